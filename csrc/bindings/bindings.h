@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the module file calls: one function per subject, each in its own file.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace hkv {
+
+void bind_errors(pybind11::module_& m);
+void bind_layout(pybind11::module_& m);
+void bind_keys(pybind11::module_& m);
+void bind_cache(pybind11::module_& m);
+
+}  // namespace hkv

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// HybridCache for Python: arguments in, arrays out. No logic; documentation is in hybridkv.cache.
+#include "bindings/bindings.h"
+#include "bindings/cache_box.h"
+#include "reuse/planes.h"
+
+namespace py = pybind11;
+
+namespace hkv {
+
+std::vector<Selection> selections_from(const HybridCache&, const py::list& groups) {
+  std::vector<Selection> result;
+  result.reserve(groups.size());
+  for (const py::handle item : groups) {
+    Selection selection;
+    if (py::isinstance<py::bool_>(item)) {
+      selection.all = item.cast<bool>();
+    } else {
+      const auto blocks = py::cast<py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>>(item);
+      selection.blocks.assign(blocks.data(), blocks.data() + blocks.size());
+    }
+    result.push_back(std::move(selection));
+  }
+  return result;
+}
+
+namespace {
+
+Digest16 digest_from(const py::handle& bytes) {
+  const auto text = bytes.cast<std::string_view>();
+  Digest16 digest{};
+  if (text.size() != digest.size()) throw Error(ErrorCode::ArgumentError, "format", "16 bytes", std::to_string(text.size()));
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(digest.data()));
+  return digest;
+}
+
+// (name, kind, rule, parameter, block_units, pages, page_bytes, layers, tokens_per_row, row_bytes,
+//  rows_per_page, alignment, page_stride, in_step_with, rebuildable, fingerprint, footer_offset)
+Group group_from(const py::tuple& t) {
+  Group g;
+  g.name = t[0].cast<std::string>();
+  g.kind = t[1].cast<int>();
+  g.coverage = {static_cast<Rule>(t[2].cast<int>()), t[3].cast<std::int64_t>()};
+  g.block_units = t[4].cast<std::int64_t>();
+  g.pages = t[5].cast<std::int64_t>();
+  g.page_bytes = t[6].cast<std::int64_t>();
+  g.layers = t[7].cast<std::int64_t>();
+  g.tokens_per_row = t[8].cast<std::int64_t>();
+  g.row_bytes = t[9].cast<std::int64_t>();
+  g.rows_per_page = t[10].cast<std::int64_t>();
+  g.alignment = t[11].cast<std::int64_t>();
+  g.page_stride = t[12].cast<std::int64_t>();
+  g.in_step_with = t[13].cast<int>();
+  g.rebuildable = t[14].cast<bool>();
+  g.footer_offset = t[16].cast<std::int64_t>();
+  return g;
+}
+
+std::shared_ptr<CacheBox> make_cache(std::int64_t unit_tokens, const py::list& groups, std::int64_t blocks) {
+  std::vector<Group> made;
+  std::vector<Digest16> formats;
+  for (const py::handle item : groups) {
+    const auto tuple = item.cast<py::tuple>();
+    made.push_back(group_from(tuple));
+    formats.push_back(digest_from(tuple[15]));
+  }
+  return std::make_shared<CacheBox>(make_layout(unit_tokens, std::move(made)), blocks, std::move(formats));
+}
+
+Question question_from(HybridCache& cache, const KeyChain& keys, std::int64_t limit, std::int64_t drop_tokens,
+                       std::int64_t exactly, int verify, const std::vector<FormatId>& formats) {
+  Question question;
+  question.keys = &keys;
+  question.limit = limit < 0 ? keys.tokens() : limit;
+  question.drop_tokens = drop_tokens;
+  question.exactly = exactly;
+  question.verify = static_cast<Verify>(verify);
+  question.formats = formats.empty() ? cache.spec_formats() : std::span<const FormatId>(formats);
+  return question;
+}
+
+std::unique_ptr<VerdictBox> match(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
+                                  std::int64_t limit, const py::object& formats, std::int64_t drop_tokens,
+                                  std::int64_t exactly, int verify) {
+  HybridCache& cache = box->cache;
+  const std::vector<FormatId> reader = formats_from(cache, formats);
+  const Question question = question_from(cache, *keys, limit, drop_tokens, exactly, verify, reader);
+  auto result = std::make_unique<VerdictBox>();
+  std::unique_ptr<Lease> lease;
+  result->verdict = cache.match(question, keys, lease);
+  if (lease != nullptr) {
+    for (int g = 0; g < static_cast<int>(cache.layout().groups.size()); ++g) {
+      if (!(lease->replayed >> g & 1)) continue;
+      const Group& group = cache.layout().groups[static_cast<std::size_t>(g)];
+      result->replay.emplace_back(g, replay_from(group, cache.layout().step_tokens(), lease->tokens));
+    }
+    result->lease = std::make_shared<LeaseBox>(LeaseBox{box, std::move(lease)});
+  }
+  return result;
+}
+
+py::array_t<std::int64_t> boundaries(CacheBox& box, const std::shared_ptr<const KeyChain>& keys, std::int64_t limit,
+                                     const py::object& formats) {
+  const std::vector<FormatId> reader = formats_from(box.cache, formats);
+  const Question question = question_from(box.cache, *keys, limit, 0, -1, 0, reader);
+  const std::vector<std::int64_t> lengths = box.cache.boundaries(question);
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(lengths.size()), lengths.data());
+}
+
+py::dict counters(const CacheBox& box) {
+  const CacheCounters& c = box.cache.counters();
+  static constexpr std::pair<const char*, int> names[] = {
+      {"lookups", kLookups}, {"lookups_tokens", kLookupsTokens}, {"misses", kMisses}, {"misses_tokens", kMissesTokens},
+      {"false_hits_tokens", kFalseHitsTokens}, {"effective_hits", kEffective}, {"effective_hits_tokens", kEffectiveTokens},
+      {"pending", kPending}, {"pending_tokens", kPendingTokens}, {"withdrawn", kWithdrawn},
+      {"withdrawn_tokens", kWithdrawnTokens}, {"raced", kRaced}, {"duplicates", kDuplicates}, {"unplaced", kUnplaced},
+      {"leaks", kLeaks}, {"quarantined", kQuarantined}, {"published", kPublished}, {"retired", kRetired}};
+  py::dict result;
+  for (const auto& [name, which] : names) result[name] = c.read(which);
+  py::list false_hits, lost_tokens;
+  for (int i = 0; i < check_count * kind_count; ++i) {
+    false_hits.append(c.read(kFalseHits + i));
+    lost_tokens.append(c.read(kLostTokens + i));
+  }
+  result["false_hits"] = false_hits;
+  result["lost_tokens"] = lost_tokens;
+  return result;
+}
+
+py::dict census(const CacheBox& box, int group) {
+  const HybridCache& cache = box.cache;
+  auto census = const_cast<HybridCache&>(cache).store().census(group, static_cast<std::uint64_t>(cache.private_pages(group)));
+  census.held += static_cast<std::uint64_t>(cache.quarantined_pages(group));
+  py::dict result;
+  result["free"] = census.free;
+  result["filling"] = census.filling;
+  result["held"] = census.held;
+  result["cached"] = census.cached;
+  return result;
+}
+
+void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host) {
+  std::vector<PoolArray> made;
+  for (const py::handle item : arrays) {
+    const auto t = item.cast<py::tuple>();
+    made.push_back({t[0].cast<std::uint64_t>(), t[1].cast<std::int64_t>(), t[2].cast<std::int64_t>(), t[3].cast<std::int64_t>()});
+  }
+  box.cache.bind(group, std::move(made), host);
+}
+
+void bind_verdict(py::module_& m) {
+  py::class_<VerdictBox>(m, "Verdict")
+      .def_property_readonly("outcome", [](const VerdictBox& v) { return static_cast<int>(v.verdict.outcome); })
+      .def_property_readonly("matched_tokens", [](const VerdictBox& v) { return v.verdict.matched_tokens; })
+      .def_property_readonly("usable_tokens", [](const VerdictBox& v) { return v.verdict.usable_tokens; })
+      .def_property_readonly("limit_tokens", [](const VerdictBox& v) { return v.verdict.limit_tokens; })
+      .def_property_readonly("resume_tokens", [](const VerdictBox& v) { return v.verdict.resume_tokens; })
+      .def_property_readonly("remedy", [](const VerdictBox& v) { return static_cast<int>(v.verdict.remedy); })
+      .def_property_readonly("replay", [](const VerdictBox& v) { return py::cast(v.replay); })
+      .def_property_readonly("lease", [](const VerdictBox& v) { return v.lease; })
+      .def_property_readonly("lost", [](const VerdictBox& v) {
+        py::list lost;
+        for (const std::int64_t tokens : v.verdict.lost) lost.append(tokens);
+        return lost;
+      })
+      .def_property_readonly("why", [](const VerdictBox& v) -> py::object {
+        if (!v.verdict.has_why) return py::none();
+        const Why& why = v.verdict.why;
+        return py::make_tuple(static_cast<int>(why.check), why.group, why.block, name_of(why.code), why.in_tier);
+      });
+}
+
+}  // namespace
+
+std::vector<FormatId> formats_from(HybridCache& cache, const py::object& formats) {
+  std::vector<FormatId> ids;
+  if (formats.is_none()) return ids;
+  for (const py::handle item : formats.cast<py::list>()) ids.push_back(cache.format_id(digest_from(item)));
+  return ids;
+}
+
+void bind_cache(py::module_& m) {
+  bind_verdict(m);
+  bind_lease(m);
+  bind_fill(m);
+  py::class_<CacheBox, std::shared_ptr<CacheBox>>(m, "Cache")
+      .def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"))
+      .def("match", &match, py::arg("keys"), py::arg("limit"), py::arg("formats"), py::arg("drop_tokens"),
+           py::arg("exactly"), py::arg("verify"))
+      .def("boundaries", &boundaries, py::arg("keys"), py::arg("limit"), py::arg("formats"))
+      .def("evict", [](CacheBox& box, const KeyChain& keys, const py::list& groups) {
+        return box.cache.evict(keys, selections_from(box.cache, groups));
+      }, py::arg("keys"), py::arg("groups"))
+      .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"))
+      .def("inspect", [](const CacheBox& box, const KeyChain& keys, int group, std::int64_t block) {
+        const HybridCache::Inspection seen = box.cache.inspect(keys, group, block);
+        const std::int64_t page = seen.page == no_page ? -1 : static_cast<std::int64_t>(index(seen.page));
+        return py::make_tuple(static_cast<int>(seen.phase), seen.pins, page, seen.handouts);
+      }, py::arg("keys"), py::arg("group"), py::arg("block"))
+      .def("format_at", [](const CacheBox& box, const KeyChain& keys, int group, std::int64_t block) {
+        const Digest16& digest = box.cache.format(box.cache.format_at(keys, group, block));
+        return py::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
+      }, py::arg("keys"), py::arg("group"), py::arg("block"))
+      .def("counters", &counters)
+      .def("census", &census, py::arg("group"))
+      .def("states", [](CacheBox& box) {
+        py::list counts;
+        for (int kind = 0; kind < state_kind_count; ++kind) counts.append(box.cache.store().index_of_states().count(static_cast<StateKind>(kind)));
+        return counts;
+      })
+      .def("verify", [](CacheBox& box) {
+        const DescriptorId bad = box.cache.store().verify();
+        return bad == no_descriptor ? std::int64_t{-1} : static_cast<std::int64_t>(index(bad));
+      })
+      .def("unit_bytes", [](CacheBox& box) { return box.cache.store().unit_bytes(); })
+      .def("page_record_bytes", [](CacheBox&) { return sizeof(PageRecord); })
+      .def("free_blocks", [](CacheBox& box) { return box.cache.store().ids().free_count(); })
+      .def("live", [](const CacheBox& box) { return py::make_tuple(box.cache.live_leases(), box.cache.live_fills()); })
+      .def("leak", [](CacheBox& box) { box.cache.leak(); })
+      .def("reset", [](CacheBox& box) { box.cache.reset(); });
+}
+
+}  // namespace hkv

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the bindings of cache, lease and fill share: the cache kept alive by whoever refers to it.
+#pragma once
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <vector>
+
+#include "cache/cache.h"
+
+namespace hkv {
+
+struct CacheBox {
+  CacheBox(Layout layout, std::int64_t blocks, std::vector<Digest16> formats)
+      : cache(std::move(layout), blocks, std::move(formats)) {}
+  HybridCache cache;
+};
+
+// A lease with what it needs to be read, settled and dropped.
+struct LeaseBox {
+  std::shared_ptr<CacheBox> box;
+  std::unique_ptr<Lease> lease;
+  Lease& open() const {
+    if (lease == nullptr || lease->settlement != Settlement::Open) {
+      throw Error(ErrorCode::LeaseExpired, "lease", "a lease not yet released, failed or cancelled", "an expired one");
+    }
+    return *lease;
+  }
+};
+
+struct FillBox {
+  FillBox(std::shared_ptr<CacheBox> box, std::unique_ptr<Fill> fill) : box(std::move(box)), fill(std::move(fill)) {}
+  // Private pages go back; pages that were never published may still be written, and stay out of the pools.
+  ~FillBox() { box->cache.abort(*fill, !fill->done); }
+  FillBox(const FillBox&) = delete;
+  FillBox& operator=(const FillBox&) = delete;
+  std::shared_ptr<CacheBox> box;
+  std::unique_ptr<Fill> fill;
+};
+
+struct VerdictBox {
+  Verdict verdict;
+  std::shared_ptr<LeaseBox> lease;  // where Reusable
+  std::vector<std::pair<int, std::int64_t>> replay;  // group, from
+};
+
+// [True | False | int64 array] a group -> what it names.
+std::vector<Selection> selections_from(const HybridCache& cache, const pybind11::list& groups);
+std::vector<FormatId> formats_from(HybridCache& cache, const pybind11::object& formats);
+
+void bind_lease(pybind11::module_& m);
+void bind_fill(pybind11::module_& m);
+
+}  // namespace hkv

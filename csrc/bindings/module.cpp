@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// The extension module: registers the subjects, holds no logic. Documentation is in Python.
+#include "bindings/bindings.h"
+
+PYBIND11_MODULE(_core, m) {
+  hkv::bind_errors(m);
+  hkv::bind_layout(m);
+  hkv::bind_keys(m);
+  hkv::bind_cache(m);
+}

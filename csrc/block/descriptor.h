@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// A descriptor: one 64-byte line that stands for one keyed unit, and how it is read, claimed, pinned.
+//
+// Thread safety: every operation may run on any thread at any time; the line is type-stable and never
+// freed. Fields, by what protects them:
+//   key              written by the inserter alone, before the descriptor is opened; see invariant 1
+//   H, B             the words of truth; changed by CAS and fetch_sub alone
+//   tail             half 0: parent id (a hint); halves 1..7: page ids, written by the owner of Filling
+//                    only, read under a pin or before the CAS that gives the group up.
+//                    A tip directory keeps (length, id) pairs there instead.
+// Invariants:
+//  1. A key read between two loads of H of the same generation is the key of that life. Why: the key is
+//     stored after the generation moved (the closing CAS happens before the id is free, hence before
+//     the new owner's release store (3)); who reads a new half by (4) therefore re-loads a moved H.
+//  2. A pin taken by CAS on the checked generation pins exactly the pages checked (word.h, invariant 1).
+//  3. Who gives up a page with 0 pins sees every read made under earlier pins as done: unpin releases
+//     (7), the giving-up CAS acquires (8); later pins and unpins are RMWs and keep the release sequence.
+// Edges between threads:
+//   (1) open -> (2) sight           a found descriptor shows the words it was opened with
+//   (3) key -> (4) key              invariant 1
+//   (5) publish -> (2), (6), (9)    page ids and bytes are there for whoever sees the phase usable
+//   (7) unpin -> (8) give up        invariant 3
+#pragma once
+#include <cstdint>
+
+#include "base/atomic.h"
+#include "base/check.h"
+#include "base/types.h"
+#include "block/word.h"
+
+namespace hkv {
+
+enum class WordClass : std::uint8_t { H = 0, B = 1 };
+
+// A descriptor's words as read once. `found` is false where the key has no life in the table.
+struct Sighting {
+  DescriptorId id = no_descriptor;
+  Word h, b;
+  constexpr bool found() const { return id != no_descriptor; }
+  constexpr Word word(WordClass which) const { return which == WordClass::H ? h : b; }
+};
+
+enum class PinResult : std::uint8_t { Pinned, Raced, Full };
+
+class alignas(cache_line_bytes) Descriptor {
+ public:
+  static constexpr int inline_pages = 7;
+  static constexpr int tips_per_directory = 4;
+
+  Descriptor() : words_{Atom<std::uint64_t>(Word::bare(0, Word::pins_closed).bits()), Atom<std::uint64_t>(0)} {}
+
+  // ---- life -----------------------------------------------------------------------------------
+  //
+  // closed -> tentative (open) -> live (settle) -> closed (Table::erase); tentative -> closed (withdraw).
+  // Only a live descriptor is found, pinned, claimed or erased.
+
+  // Gives the line a key. Requires: the caller took the id from the pool, so it is alone.
+  // Returns: the tentative H, which names this life to settle(). Progress: wait-free.
+  Word open(Key128 key) {
+    // (3) release-store synchronizes-with (4)
+    key_lo_.store(key.lo, at(3, release));
+    // (23) release-store synchronizes-with (24)
+    key_hi_.store(key.hi, at(23, release));
+    for (auto& pair : tail_) pair.store(~std::uint64_t{0});
+    const Word tentative = Word::bare(word(WordClass::H).generation(), Word::pins_tentative);
+    // (1) release-store synchronizes-with (2)
+    atom(WordClass::H).store(tentative.bits(), at(1, release));
+    return tentative;
+  }
+
+  // Makes a tentative descriptor live; also done for a stopped inserter by whoever meets its final slot.
+  // An RMW: it stays in the release sequence of (1). Requires: the slot is final. Progress: wait-free.
+  void settle(Word tentative) {
+    std::uint64_t bits = tentative.bits();
+    atom(WordClass::H).compare_exchange(bits, Word::bare(tentative.generation(), 0).bits());
+  }
+
+  // Ends a life that never got a final slot. Requires: the caller opened it. Progress: wait-free.
+  void withdraw() {
+    const Word h = word(WordClass::H);
+    HKV_CHECK(h.tentative());
+    atom(WordClass::H).store(h.closed_next().bits());
+  }
+
+  // Ends whatever life there is. Requires: no other call in flight.
+  void reset() {
+    atom(WordClass::H).store(word(WordClass::H).closed_next().bits());
+    atom(WordClass::B).store(Word::bare(word(WordClass::B).next_generation().generation(), 0).bits());
+  }
+
+  // ---- reading --------------------------------------------------------------------------------
+
+  // Reads both words if the line lives under `key`. Stores nothing.
+  // Returns: false where it does not, or where its life moved on at each of a few attempts: a miss that
+  // was true when read. Progress: wait-free.
+  bool sight(Key128 key, Word& h, Word& b) const { return sight_any(key, h, b) && h.live(); }
+
+  // The same for a tentative life as well.
+  bool sight_any(Key128 key, Word& h, Word& b) const {
+    for (int attempt = 0; attempt < sight_attempts; ++attempt) {
+      // (2) acquire-load synchronizes-with (1, 5)
+      h = Word(atom(WordClass::H).load(at(2, acquire)));
+      if (h.closed()) return false;
+      // (9) acquire-load synchronizes-with (5)
+      b = Word(atom(WordClass::B).load(at(9, acquire)));
+      // (4) acquire-load synchronizes-with (3)
+      const std::uint64_t lo = key_lo_.load(at(4, acquire));
+      // (24) acquire-load synchronizes-with (23)
+      const std::uint64_t hi = key_hi_.load(at(24, acquire));
+      if (lo != key.lo || hi != key.hi) return false;
+      if (word(WordClass::H).generation() == h.generation()) return true;
+    }
+    return false;
+  }
+
+  Word word(WordClass which) const { return Word(atom(which).load()); }
+
+  // The key as it is now; meaningful for the owner of a life (a pin, a claim) only.
+  Key128 key() const { return {key_lo_.load(), key_hi_.load()}; }
+
+  // ---- pins -----------------------------------------------------------------------------------
+
+  // Pins the word if its generation and the required phases are still the ones checked. A CAS lost only
+  // to another pin repeats. Requires: `seen` was read by sight(). Progress: lock-free.
+  PinResult pin(WordClass which, Word seen, SlotMask required) {
+    std::uint64_t bits = seen.bits();
+    for (;;) {
+      const Word now(bits);
+      if (now.generation() != seen.generation() || !now.live() || !now.usable(required)) {
+        return PinResult::Raced;
+      }
+      if (now.pins() == Word::pins_max) return PinResult::Full;
+      // (6) acquire-CAS synchronizes-with (5)
+      if (atom(which).compare_exchange(bits, bits + Word::pin_one, at(6, acquire))) return PinResult::Pinned;
+    }
+  }
+
+  // Drops one pin. Returns: the word after it; pins 0 with a slot in Retiring is the caller's to finish.
+  // Requires: the caller holds a pin. Progress: wait-free.
+  Word unpin(WordClass which) {
+    // (7) release-RMW synchronizes-with (8)
+    return Word(atom(which).fetch_sub(Word::pin_one, at(7, release)) - Word::pin_one);
+  }
+
+  // ---- transitions ----------------------------------------------------------------------------
+
+  // One CAS of `event` on `mask` from `seen`; `seen` is the value now on failure. The order fits events
+  // that neither publish nor give up. Progress: wait-free (one attempt).
+  bool try_apply(WordClass which, Word& seen, Word next) {
+    std::uint64_t bits = seen.bits();
+    const bool done = atom(which).compare_exchange(bits, next.bits());
+    seen = Word(bits);
+    return done;
+  }
+
+  // As try_apply, for Publish, Restored: page ids and bytes written before become visible.
+  bool try_publish(WordClass which, Word& seen, Word next) {
+    std::uint64_t bits = seen.bits();
+    // (5) release-CAS synchronizes-with (2, 6, 9)
+    const bool done = atom(which).compare_exchange(bits, next.bits(), at(5, release));
+    seen = Word(bits);
+    return done;
+  }
+
+  // As try_apply, for events that give a page up: every read under an earlier pin is over.
+  bool try_give_up(WordClass which, Word& seen, Word next) {
+    std::uint64_t bits = seen.bits();
+    // (8) acquire-CAS synchronizes-with (7)
+    const bool done = atom(which).compare_exchange(bits, next.bits(), at(8, acquire));
+    seen = Word(bits);
+    return done;
+  }
+
+  // ---- page ids, parent, directory ------------------------------------------------------------
+
+  PageId page(int group) const { return PageId{half(group + 1)}; }
+  // Requires: the caller owns Filling or Restoring of that group. Progress: lock-free.
+  void set_page(int group, PageId page) { set_half(group + 1, index(page)); }
+  DescriptorId parent() const { return DescriptorId{half(0)}; }
+  void set_parent(DescriptorId id) { set_half(0, index(id)); }
+
+  // Entry `slot` of a tip directory: length in the upper half, descriptor id in the lower; all ones: none.
+  Atom<std::uint64_t>& tip(int slot) { return tail_[slot]; }
+  const Atom<std::uint64_t>& tip(int slot) const { return tail_[slot]; }
+
+ private:
+  static constexpr int sight_attempts = 4;
+
+  Atom<std::uint64_t>& atom(WordClass which) { return words_[static_cast<int>(which)]; }
+  const Atom<std::uint64_t>& atom(WordClass which) const { return words_[static_cast<int>(which)]; }
+
+  std::uint32_t half(int n) const { return static_cast<std::uint32_t>(tail_[n / 2].load() >> (32 * (n % 2))); }
+  // Two owners may write the two halves of a pair at once, hence the CAS.
+  void set_half(int n, std::uint32_t value) {
+    const int shift = 32 * (n % 2);
+    std::uint64_t pair = tail_[n / 2].load();
+    std::uint64_t next;
+    do {
+      next = (pair & ~(std::uint64_t{none_u32} << shift)) | std::uint64_t{value} << shift;
+    } while (!tail_[n / 2].compare_exchange(pair, next));
+  }
+
+  Atom<std::uint64_t> key_lo_, key_hi_;
+  Atom<std::uint64_t> words_[2];
+  Atom<std::uint64_t> tail_[4];
+};
+#ifndef HKV_RELACY
+static_assert(sizeof(Descriptor) == cache_line_bytes);
+#endif
+
+}  // namespace hkv

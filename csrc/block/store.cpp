@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "block/store.h"
+
+namespace hkv {
+namespace {
+
+// At this load 6 % of the lines overflow into their second one and two full lines are rare.
+constexpr double slots_per_descriptor = 1.0 / 0.6;
+
+std::uint32_t lines_for(std::uint32_t blocks) {
+  return static_cast<std::uint32_t>(blocks * slots_per_descriptor / Line::slots) + 2;
+}
+
+KindMap kinds_of(std::span<const GroupSlot> groups) {
+  KindMap map{};
+  for (const GroupSlot& group : groups) {
+    for (const StateKind kind : {group.kind, StateKind::Disk}) {
+      KindSlots& slots = map[static_cast<int>(kind)];
+      SlotMask& mask = group.which == WordClass::H ? slots.h : slots.b;
+      mask = static_cast<SlotMask>(mask | 1u << group.slot);
+    }
+  }
+  return map;
+}
+
+}  // namespace
+
+BlockStore::BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
+                       std::span<const std::uint32_t> page_counts)
+    : ids_(blocks),
+      descriptors_(blocks),
+      lines_(lines_for(blocks)),
+      notes_(new Atom<std::uint32_t>[blocks]),
+      table_(lines_.data(), static_cast<std::uint32_t>(lines_.size()), descriptors_.data(), notes_.get(), ids_),
+      slots_(groups.begin(), groups.end()),
+      states_(blocks, kinds_of(groups)) {
+  for (auto& row : group_at_) {
+    for (int& group : row) group = -1;
+  }
+  for (int group = 0; group < group_count(); ++group) {
+    group_at_[static_cast<int>(slots_[group].which)][slots_[group].slot] = group;
+    pools_.push_back(std::make_unique<PagePool>(page_counts[group]));
+  }
+  if (group_count() > Descriptor::inline_pages) {
+    more_pages_.reset(new Atom<std::uint32_t>[std::size_t{blocks} * more_per_line]);
+  }
+}
+
+void BlockStore::set_page(DescriptorId id, int group, PageId page) {
+  if (group < Descriptor::inline_pages) {
+    descriptors_[index(id)].set_page(group, page);
+  } else {
+    more_pages_[std::size_t{index(id)} * more_per_line + group - Descriptor::inline_pages].store(index(page));
+  }
+}
+
+bool BlockStore::claim(DescriptorId id, Key128 key, int group, PageId page, bool& lives) {
+  const GroupSlot& at_slot = slots_[group];
+  const auto wanted = static_cast<SlotMask>(1u << at_slot.slot);
+  const SlotMask taken = at_slot.which == WordClass::H ? table_.claim_h(id, key, wanted, Event::Claim, lives)
+                                                       : table_.claim_b(id, key, wanted, Event::Claim, lives);
+  if (taken == 0) return false;
+  set_page(id, group, page);
+  return true;
+}
+
+void BlockStore::publish(DescriptorId id, int group) {
+  const GroupSlot& at_slot = slots_[group];
+  Descriptor& d = descriptors_[index(id)];
+  notes_[index(id)].fetch_or(1u << group);
+  Word seen = d.word(at_slot.which);
+  while (!d.try_publish(at_slot.which, seen, *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Publish))) {
+  }
+  states_.refresh(id, d);
+}
+
+void BlockStore::abort(DescriptorId id, Key128 key, int group, bool keep_page) {
+  const GroupSlot& at_slot = slots_[group];
+  Descriptor& d = descriptors_[index(id)];
+  const PageId held = page(id, group);
+  Word seen = d.word(at_slot.which);
+  while (!d.try_give_up(at_slot.which, seen, *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Abort))) {
+  }
+  states_.refresh(id, d);
+  if (!keep_page) pool(group).give_back(held);
+  table_.erase_if_empty(id, key);
+}
+
+bool BlockStore::evict(Key128 key, int group) {
+  const GroupSlot& at_slot = slots_[group];
+  const auto mask = static_cast<SlotMask>(1u << at_slot.slot);
+  for (;;) {
+    const Sighting seen = table_.find(key);
+    if (!seen.found()) return false;
+    Word word = seen.word(at_slot.which);
+    const auto next = word.apply(mask, Event::Evict);
+    if (!next) return false;
+    const PageId held = page(seen.id, group);
+    Descriptor& d = descriptors_[index(seen.id)];
+    if (!d.try_give_up(at_slot.which, word, *next)) continue;
+    give_up_slots(seen.id, key, at_slot.which, mask, &held);
+    return true;
+  }
+}
+
+bool BlockStore::retire(DescriptorId id, int group) {
+  const GroupSlot& at_slot = slots_[group];
+  const auto mask = static_cast<SlotMask>(1u << at_slot.slot);
+  Descriptor& d = descriptors_[index(id)];
+  const Key128 key = d.key();
+  Word seen = d.word(at_slot.which);
+  for (;;) {
+    const auto next = seen.apply(mask, Event::Retire);
+    if (!next) return false;
+    if (d.try_apply(at_slot.which, seen, *next)) break;
+  }
+  states_.refresh(id, d);
+  finish_retiring(id, key, at_slot.which);
+  return true;
+}
+
+bool BlockStore::retire_of(Key128 key, int group) {
+  const Sighting seen = table_.find(key);
+  const GroupSlot& at_slot = slots_[group];
+  const auto mask = static_cast<SlotMask>(1u << at_slot.slot);
+  Descriptor& d = descriptors_[index(seen.found() ? seen.id : DescriptorId{0})];
+  // A pin of our own makes the life go on until it is retired.
+  if (!seen.found() || d.pin(at_slot.which, seen.word(at_slot.which), mask) != PinResult::Pinned) return false;
+  const bool done = retire(seen.id, group);
+  unpin(seen.id, at_slot.which);
+  return done;
+}
+
+void BlockStore::publish_directory(DescriptorId id) {
+  note_directory(id);
+  Descriptor& d = descriptors_[index(id)];
+  Word seen = d.word(WordClass::H);
+  while (!d.try_publish(WordClass::H, seen, *seen.apply(1, Event::Publish))) {
+  }
+}
+
+void BlockStore::end_directory(DescriptorId id, Key128 key, Word seen) {
+  const auto next = seen.apply(1, Event::Evict);
+  if (next && descriptors_[index(id)].try_give_up(WordClass::H, seen, *next)) table_.erase_if_empty(id, key);
+}
+
+void BlockStore::unpin(DescriptorId id, WordClass which) {
+  Descriptor& d = descriptors_[index(id)];
+  const Key128 key = d.key();  // stable while pinned; used only if this unpin has something to finish
+  const Word left = d.unpin(which);
+  if (left.pins() == 0 && left.any(Phase::Retiring)) [[unlikely]] finish_retiring(id, key, which);
+}
+
+// Whoever sees 0 pins may finish; the page ids are read before the CAS that gives them up, and belong to
+// it because a moved generation fails it.
+void BlockStore::finish_retiring(DescriptorId id, Key128 key, WordClass which) {
+  Descriptor& d = descriptors_[index(id)];
+  Word h, b;
+  for (;;) {
+    if (!d.sight(key, h, b)) return;
+    Word seen = which == WordClass::H ? h : b;
+    const SlotMask gone = seen.slots_in(Phase::Retiring);
+    if (gone == 0 || seen.pins() != 0) return;
+    PageId pages[Word::slots];
+    int n = 0;
+    for (int slot = 0; slot < Word::slots; ++slot) {
+      if (gone >> slot & 1) pages[n++] = page(id, group_at_[static_cast<int>(which)][slot]);
+    }
+    if (!d.try_give_up(which, seen, *seen.apply(gone, Event::Finish))) continue;
+    give_up_slots(id, key, which, gone, pages);
+    return;
+  }
+}
+
+void BlockStore::give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone, const PageId* pages) {
+  states_.refresh(id, descriptors_[index(id)]);
+  for (int slot = 0; slot < Word::slots; ++slot) {
+    if (gone >> slot & 1) pool(group_at_[static_cast<int>(which)][slot]).give_back(*pages++);
+  }
+  table_.erase_if_empty(id, key);
+}
+
+void BlockStore::reset() {
+  for (std::uint32_t i = 0; i < ids_.count(); ++i) {
+    if (!ids_.is_free(i)) descriptors_[i].reset();
+  }
+  for (std::uint32_t i = 0; i < lines_.size(); ++i) lines_[i].reset();
+  for (auto& pool : pools_) pool->reset();
+  ids_.reset();
+  states_.reset();
+}
+
+DescriptorId BlockStore::verify() const {
+  for (std::uint32_t i = 0; i < ids_.count(); ++i) {
+    const DescriptorId id{i};
+    if (!ids_.is_free(i) && !is_directory(id) && !states_.verify(id, (*this)[id])) return id;
+  }
+  return no_descriptor;
+}
+
+BlockStore::Census BlockStore::census(int group, std::uint64_t private_pages) const {
+  Census census;
+  census.free = pool(group).free_count();
+  census.filling = private_pages;
+  const GroupSlot& at_slot = slots_[group];
+  for (std::uint32_t i = 0; i < ids_.count(); ++i) {
+    const DescriptorId id{i};
+    if (ids_.is_free(i) || is_directory(id)) continue;
+    const Word word = (*this)[id].word(at_slot.which);
+    const Phase phase = word.phase(at_slot.slot);
+    if (!(*this)[id].word(WordClass::H).live() || !holds_page(phase)) continue;
+    if (phase == Phase::Filling || phase == Phase::Restoring) {
+      ++census.filling;
+    } else if (word.pins() != 0 || phase == Phase::Retiring || phase == Phase::Offloading) {
+      ++census.held;
+    } else {
+      ++census.cached;
+    }
+  }
+  return census;
+}
+
+std::size_t BlockStore::unit_bytes() const {
+  return descriptors_.bytes() + lines_.bytes() + ids_.count() * sizeof(std::uint32_t) + ids_.bytes() +
+         states_.bytes() +
+         (more_pages_ ? std::size_t{ids_.count()} * more_per_line * sizeof(std::uint32_t) : 0);
+}
+
+}  // namespace hkv

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared truth in one place: descriptors, table, pages and the derived index, and the steps that move
+// a (block, group) from phase to phase.
+//
+// Thread safety: every operation on any thread, except where "owner" is required.
+// Invariants:
+//  1. A page is in exactly one place: free in its pool, or named by one (block, group) whose phase holds a
+//     page, or private to a fill. Why: a claim or a fill takes it from the pool; only the CAS that gives the
+//     group up returns it, and one CAS of several wins.
+//  2. A page given back has no reader: Evict and Finish need 0 pins, Abort is the owner's.
+//  3. Every step refreshes the derived index after its CAS (state_index.h).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/atomic.h"
+#include "base/types.h"
+#include "block/descriptor.h"
+#include "block/id_pool.h"
+#include "block/page_pool.h"
+#include "block/state_index.h"
+#include "block/table.h"
+
+namespace hkv {
+
+// Where a group lives in a descriptor.
+struct GroupSlot {
+  WordClass which = WordClass::H;
+  std::uint8_t slot = 0;
+  StateKind kind = StateKind::Compressed;
+};
+
+class BlockStore {
+ public:
+  // groups: one entry per group, page_counts likewise. Requires: blocks >= 1, pages >= 1, at most 8 groups a class.
+  BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups, std::span<const std::uint32_t> page_counts);
+
+  Table& table() { return table_; }
+  const Table& table() const { return table_; }
+  Descriptor& operator[](DescriptorId id) { return descriptors_[index(id)]; }
+  const Descriptor& operator[](DescriptorId id) const { return descriptors_[index(id)]; }
+  PagePool& pool(int group) { return *pools_[group]; }
+  const PagePool& pool(int group) const { return *pools_[group]; }
+  StateIndex& index_of_states() { return states_; }
+  const IdPool& ids() const { return ids_; }
+  std::uint32_t blocks() const { return ids_.count(); }
+  int group_count() const { return static_cast<int>(slots_.size()); }
+  const GroupSlot& slot_of(int group) const { return slots_[group]; }
+
+  // Page of a group at a descriptor. Meaningful under a pin, for the owner of a claim, or in a snapshot
+  // whose generation a later pin confirms. Progress: wait-free.
+  PageId page(DescriptorId id, int group) const {
+    if (group < Descriptor::inline_pages) return descriptors_[index(id)].page(group);
+    return PageId{more_pages_[std::size_t{index(id)} * more_per_line + group - Descriptor::inline_pages].load()};
+  }
+
+  // Groups that once held a page in this life of the descriptor: tells missing from stale and expired.
+  // A hint for explanations; bit `group`.
+  std::uint32_t once_held(DescriptorId id) const { return notes_[index(id)].load() & groups_mask; }
+  // Whether a tip directory may hang below the unit.
+  bool has_tips(DescriptorId id) const { return notes_[index(id)].load() & tips_note; }
+  void note_tips(DescriptorId id) { notes_[index(id)].fetch_or(tips_note); }
+  // Whether the descriptor is a tip directory: it holds no page, and its slot 0 only says that it lives.
+  bool is_directory(DescriptorId id) const { return notes_[index(id)].load() & directory_note; }
+  void note_directory(DescriptorId id) { notes_[index(id)].fetch_or(directory_note); }
+
+  // ---- steps of an owner ----------------------------------------------------------------------
+
+  // Claims `group` at the descriptor of `key` and files the page there.
+  // Returns: true where the claim is the caller's; false with `lives` as in Table::claim_b.
+  // Requires: the caller took `page` from pool(group). Progress: lock-free.
+  bool claim(DescriptorId id, Key128 key, int group, PageId page, bool& lives);
+  // The claimed page becomes visible. Requires: owner of Filling. Progress: lock-free.
+  void publish(DescriptorId id, int group);
+  // The claimed page goes back; with keep_page it stays out of the pool (a lost fill may still be written).
+  // Requires: owner of Filling. Progress: lock-free.
+  void abort(DescriptorId id, Key128 key, int group, bool keep_page = false);
+
+  // ---- steps of anybody -----------------------------------------------------------------------
+
+  // Takes a ready page from (key, group) if nobody pins its word. Returns: whether this call did.
+  // Progress: lock-free.
+  bool evict(Key128 key, int group);
+  // No new pins on (id, group) from now on; the page goes with the last pin. Returns: false where the
+  // page is not usable. Requires: the caller holds a pin of that word, or knows that the life goes on.
+  // Progress: lock-free.
+  bool retire(DescriptorId id, int group);
+  // The same by key, whoever asks: false where no usable page of (key, group) is there.
+  bool retire_of(Key128 key, int group);
+  // Drops a pin and finishes what retires. Requires: the caller holds it. Progress: lock-free.
+  void unpin(DescriptorId id, WordClass which);
+
+  // ---- tip directories (cache/tips.cpp) --------------------------------------------------------
+
+  // Makes a claimed directory findable. Requires: owner of Filling of its slot 0.
+  void publish_directory(DescriptorId id);
+  // Ends an empty directory if nothing happened to it since `seen`. Progress: wait-free but for the erase.
+  void end_directory(DescriptorId id, Key128 key, Word seen);
+
+  // ---- idle only ------------------------------------------------------------------------------
+
+  // Ends every life and frees every page. Requires: no pin, no claim, no other call in flight.
+  void reset();
+  // First descriptor whose derived bits differ from its words, or no_descriptor.
+  DescriptorId verify() const;
+  // Pages of a group by what they are to its pool; they sum to its count.
+  struct Census {
+    std::uint64_t free = 0, filling = 0, held = 0, cached = 0;
+  };
+  // `private_pages`: pages of that group which fills hold outside any word.
+  Census census(int group, std::uint64_t private_pages) const;
+  // Bytes of descriptors, slots, side arrays and bitmaps together.
+  std::size_t unit_bytes() const;
+
+ private:
+  static constexpr std::uint32_t groups_mask = 0xFFFF, tips_note = 0x10000, directory_note = 0x20000;
+  static constexpr int more_per_line = 16;  // a second line of page ids, where there are more than 7 groups
+
+  void set_page(DescriptorId id, int group, PageId page);
+  void give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone, const PageId* pages);
+  void finish_retiring(DescriptorId id, Key128 key, WordClass which);
+
+  IdPool ids_;
+  Arena<Descriptor> descriptors_;
+  Arena<Line> lines_;
+  std::unique_ptr<Atom<std::uint32_t>[]> notes_;
+  Table table_;
+  std::vector<GroupSlot> slots_;
+  int group_at_[2][Word::slots];
+  std::vector<std::unique_ptr<PagePool>> pools_;
+  std::unique_ptr<Atom<std::uint32_t>[]> more_pages_;
+  StateIndex states_;
+};
+
+}  // namespace hkv

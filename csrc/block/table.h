@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The block table: 128-bit key -> descriptor, lock-free, of fixed capacity, without tombstones,
+// displacement or resize.
+//
+// Thread safety: every operation on any thread at any time.
+// Invariants:
+//  1. At most one final slot names a live descriptor of a key. Why: an inserter puts a tentative slot
+//     in, then reads both lines; insert CAS (12) and those reads (13) are seq_cst, so of two inserters of
+//     one key at least one sees the other's slot, and the positions of the two decide who yields:
+//     a final slot wins; of two tentative ones the lower position wins, because the higher withdraws
+//     and the lower removes the higher, whose finalising CAS then fails.
+//  2. Nobody finds, claims, pins or erases through a tentative slot. Why: H itself says tentative until the
+//     slot is final (a slot value read earlier proves nothing, since the id may have a new life of the same
+//     key by now), and sight() refuses it. Whoever meets a final slot over a tentative H settles it: the
+//     slot read again after H is final still, an id is reused only after its slot was cleared, so that H
+//     belongs to that slot. Thus a stopped inserter delays nobody.
+//  3. A final slot is cleared by the eraser of its life alone: the one whose CAS leaves B empty under a
+//     closed H. Why exactly one: see erase().
+//  4. A slot is a hint. The key in the descriptor, read within one life (descriptor.h invariant 1), decides.
+// Edges: (12) insert CAS -> (13) scan: who sees the slot sees the key and the opened words behind it.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "base/atomic.h"
+#include "base/types.h"
+#include "block/descriptor.h"
+#include "block/id_pool.h"
+#include "block/line.h"
+
+namespace hkv {
+
+enum class Placed : std::uint8_t {
+  Found,     // a live descriptor of the key was there
+  Inserted,  // a new one is
+  Private,   // both lines are full, or an unfinished insert of the same key stands lower: not findable
+  Full,      // no free descriptor
+};
+
+struct Placement {
+  Placed how;
+  DescriptorId id;
+};
+
+class Table {
+ public:
+  // Requires: `lines` has line_count lines, `descriptors` and `notes` have as many entries as `ids` counts;
+  // all outlive it. notes[id] is a side array of hints about one life; it is 0 when a life begins.
+  Table(Line* lines, std::uint32_t line_count, Descriptor* descriptors, Atom<std::uint32_t>* notes, IdPool& ids)
+      : lines_(lines), line_count_(line_count), descriptors_(descriptors), notes_(notes), ids_(ids) {}
+
+  Descriptor& operator[](DescriptorId id) const { return descriptors_[index(id)]; }
+
+  // Looks a key up. Stores nothing. A miss reads one line unless that line ever overflowed.
+  // Progress: wait-free.
+  Sighting find(Key128 key) const {
+    const Line& first = lines_[first_line(key)];
+    Sighting seen = find_in(first, key);
+    if (!seen.found() && first.overflowed.load() != 0) [[unlikely]] {
+      seen = find_in(lines_[second_line(key)], key);
+    }
+    return seen;
+  }
+
+  // find for many keys: out[i] answers keys[i * stride]. Both lines of each answer are prefetched.
+  // Progress: wait-free.
+  void find_batch(const Key128* keys, std::size_t stride, std::size_t count, Sighting* out) const;
+
+  // Returns the descriptor of the key, inserting one if none lives. Progress: lock-free (an inserter
+  // starts over only when another inserter removed its tentative slot, and that one goes on).
+  Placement get_or_insert(Key128 key);
+
+  // Ends the life of `key` at `id` if both words are empty; does nothing where they are not, or where that
+  // life is over. To be called by whoever gave up a page there. Progress: lock-free.
+  void erase_if_empty(DescriptorId id, Key128 key);
+
+  // Takes `wanted` slots of B out of Absent (event `event`) and makes sure that the descriptor lives on.
+  // Returns: the slots taken (those not Absent are left out); 0 with `lives` false where the life of `key`
+  // ended: insert anew. Progress: lock-free.
+  SlotMask claim_b(DescriptorId id, Key128 key, SlotMask wanted, Event event, bool& lives);
+  // The same for H.
+  SlotMask claim_h(DescriptorId id, Key128 key, SlotMask wanted, Event event, bool& lives);
+
+  std::uint32_t line_count() const { return line_count_; }
+
+ private:
+  static std::uint32_t scale(std::uint64_t hash, std::uint32_t n) {
+    return static_cast<std::uint32_t>((hash >> 32) * n >> 32);
+  }
+  std::uint32_t first_line(Key128 key) const { return scale(key.lo, line_count_); }
+  std::uint32_t second_line(Key128 key) const {
+    const std::uint32_t line = scale(key.hi, line_count_);
+    const std::uint32_t first = first_line(key);
+    return line != first || line_count_ == 1 ? line : (line + 1 == line_count_ ? 0 : line + 1);
+  }
+
+  Sighting find_in(const Line& line, Key128 key) const {
+    for (unsigned bits = line.match(Slot::tag_of(key)); bits != 0; bits &= bits - 1) {
+      const Slot slot(line.slot[std::countr_zero(bits)].load());
+      Sighting seen;
+      if (slot.empty() || slot.tentative() || index(slot.id()) >= ids_.count()) continue;
+      if ((*this)[slot.id()].sight(key, seen.h, seen.b)) {
+        seen.id = slot.id();
+        return seen;
+      }
+    }
+    return {};
+  }
+
+  struct Position {
+    std::uint32_t line;
+    int slot;
+    friend constexpr auto operator<=>(const Position&, const Position&) = default;
+  };
+  enum class Scan : std::uint8_t { Alone, Final, Lower, Again };
+  bool place_tentative(Key128 key, Slot slot, Position& where);
+  Scan scan(Key128 key, Position mine, DescriptorId& found);
+  Scan scan_line(std::uint32_t line, Key128 key, Position mine, DescriptorId& found);
+  void withdraw(Position where, Slot slot, DescriptorId id);
+  void clear_slot(DescriptorId id, Key128 key);
+
+  Line* lines_;
+  std::uint32_t line_count_;
+  Descriptor* descriptors_;
+  Atom<std::uint32_t>* notes_;
+  IdPool& ids_;
+};
+
+}  // namespace hkv

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making a cache, its pools and formats, and looking at one block.
+#include "cache/cache.h"
+
+#include <algorithm>
+
+namespace hkv {
+namespace {
+
+std::vector<GroupSlot> slots_for(const Layout& layout) {
+  std::vector<GroupSlot> slots;
+  std::uint8_t used[2] = {0, 0};
+  for (const Group& group : layout.groups) {
+    const WordClass which = group.prefix() ? WordClass::H : WordClass::B;
+    slots.push_back({which, used[static_cast<int>(which)]++, static_cast<StateKind>(group.kind)});
+  }
+  return slots;
+}
+
+std::vector<std::uint32_t> pages_for(const Layout& layout) {
+  std::vector<std::uint32_t> pages;
+  for (const Group& group : layout.groups) pages.push_back(static_cast<std::uint32_t>(group.pages));
+  return pages;
+}
+
+}  // namespace
+
+HybridCache::HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest16> formats)
+    : layout_(std::move(layout)),
+      store_(static_cast<std::uint32_t>(blocks), slots_for(layout_), pages_for(layout_)),
+      page_formats_(layout_.groups.size()),
+      memory_(layout_.groups.size()),
+      misaligned_(layout_.groups.size(), Code::None),
+      private_pages_(new Atom<std::int64_t>[layout_.groups.size()]),
+      quarantined_pages_(new Atom<std::int64_t>[layout_.groups.size()]) {
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    const Group& group = layout_.groups[g];
+    spec_formats_.push_back(format_id(formats[g]));
+    if (!group.prefix()) continue;
+    one_prefix_block_ &= group.block_units == layout_.probe_units;
+    prefix_slots_ = static_cast<SlotMask>(prefix_slots_ | 1u << store_.slot_of(static_cast<int>(g)).slot);
+  }
+}
+
+void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host) {
+  const auto g = static_cast<std::size_t>(group);
+  memory_[g].bind(std::move(arrays), host);
+  misaligned_[g] = memory_[g].misaligned(layout_.groups[g]);
+  any_host_pool_ |= host;
+}
+
+FormatId HybridCache::format_id(const Digest16& fingerprint) {
+  const auto found = std::find(formats_.begin(), formats_.end(), fingerprint);
+  if (found != formats_.end()) return static_cast<FormatId>(found - formats_.begin());
+  if (formats_.size() >= 0xFFFF) {
+    throw Error(ErrorCode::ArgumentError, "formats", "at most 65535 formats in one cache", "one more");
+  }
+  formats_.push_back(fingerprint);
+  return static_cast<FormatId>(formats_.size() - 1);
+}
+
+FormatId HybridCache::format_at(const KeyChain& keys, int group, std::int64_t block) const {
+  const Inspection seen = inspect(keys, group, block);
+  return seen.page == no_page ? spec_formats_[static_cast<std::size_t>(group)] : store_.pool(group)[seen.page].format.load();
+}
+
+HybridCache::Inspection HybridCache::inspect(const KeyChain& keys, int group, std::int64_t block) const {
+  Inspection result;
+  std::int64_t tip_unit = -1;
+  const Sighting seen = store_.table().find(key_of_block(keys, group, block, tip_unit));
+  if (!seen.found()) return result;
+  const GroupSlot& at = store_.slot_of(group);
+  result.found = true;
+  result.phase = seen.word(at.which).phase(at.slot);
+  result.pins = seen.word(at.which).pins();
+  if (!holds_page(result.phase)) return result;
+  const PageId page = store_.page(seen.id, group);
+  if (page == no_page || index(page) >= store_.pool(group).count()) return result;
+  result.page = page;
+  result.handouts = store_.pool(group)[page].handouts.load();
+  return result;
+}
+
+void HybridCache::reset() {
+  if (live_leases() != 0 || live_fills() != 0) {
+    throw Error(ErrorCode::Busy, "cache", "no live lease or fill",
+                std::to_string(live_leases()) + " leases, " + std::to_string(live_fills()) + " fills");
+  }
+  store_.reset();
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    page_formats_[g].store(0);
+    private_pages_[g].store(0);
+    quarantined_pages_[g].store(0);
+  }
+  tips_filed_.store(0);
+  ++resets_;
+}
+
+}  // namespace hkv

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// reserve, publish, abort, evict: how pages come and go.
+#include <algorithm>
+
+#include "cache/cache.h"
+
+namespace hkv {
+
+// Own blocks of a group that the selection names: those that end inside the slice, and the partial block of
+// a tip. Throws Error(ArgumentError) on an index outside.
+std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group, const Selection& selection) const {
+  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const std::int64_t first = keys.begin_unit() / g.block_units, whole_end = keys.end_unit() / g.block_units;
+  const bool tip = keys.rest_tokens() != 0 && keys.has_tokens();
+  const std::int64_t end = whole_end + (tip ? 1 : 0);
+  std::vector<std::int64_t> blocks;
+  if (selection.all) {
+    for (std::int64_t block = first; block < end; ++block) {
+      if (needs_page(group, block < whole_end ? (block + 1) * layout_.block_tokens(g) : keys.tokens())) blocks.push_back(block);
+    }
+    return blocks;
+  }
+  for (const std::int64_t block : selection.blocks) {
+    if (block < first || block >= end) {
+      throw Error(ErrorCode::ArgumentError, "groups[" + g.name + "]",
+                  "own blocks in [" + std::to_string(first) + ", " + std::to_string(end) + ")", std::to_string(block));
+    }
+  }
+  return selection.blocks;
+}
+
+// Whether a state at the length can ever be asked for: a checkpoint group needs none at its own multiples.
+bool HybridCache::needs_page(int group, std::int64_t tokens) const {
+  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  return g.coverage.rule != Rule::Checkpoint || !needed_span(g.coverage, tokens).empty();
+}
+
+// The key that records an own block, and for a tip's partial block the whole units before the tip.
+Key128 HybridCache::key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const {
+  const std::int64_t end = (block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
+  tip_unit = end <= keys.end_unit() ? -1 : keys.end_unit();
+  return tip_unit < 0 ? keys.keys()[end - 1] : keys.tip_key(keys.end_unit(), keys.rest_tokens());
+}
+
+std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>& keys,
+                                           std::span<const Selection> groups, std::span<const FormatId> formats,
+                                           const Lease* lease) {
+  auto fill = std::make_unique<Fill>();
+  fill->keys = keys;
+  fill->formats.assign(formats.begin(), formats.end());
+  fill->entries.resize(layout_.groups.size());
+  fill->copies.resize(layout_.groups.size());
+  // First what is needed, so that a refusal leaves everything as it was; concurrent takers are met below.
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const GroupSlot& at = store_.slot_of(g);
+    auto& entries = fill->entries[static_cast<std::size_t>(g)];
+    for (const std::int64_t block : selected(*keys, g, groups[static_cast<std::size_t>(g)])) {
+      Fill::Entry entry{block, no_page, {}, no_descriptor, Fill::State::Given, -1, 0};
+      entry.key = key_of_block(*keys, g, block, entry.tip_unit);
+      if (entry.tip_unit >= 0) entry.rows = rows_in_tip(*keys, g, block);
+      const Sighting seen = store_.table().find(entry.key);
+      if (seen.found() && seen.word(at.which).usable_slot(at.slot)) continue;
+      entries.push_back(entry);
+    }
+    const auto free = static_cast<std::int64_t>(store_.pool(g).free_count());
+    if (static_cast<std::int64_t>(entries.size()) > free) {
+      throw Error(ErrorCode::OutOfPages, "pages[" + layout_.groups[static_cast<std::size_t>(g)].name + "]",
+                  std::to_string(entries.size()) + " free pages", std::to_string(free));
+    }
+  }
+  live_fills_.fetch_add(1);
+  try {
+    for (int g = 0; g < store_.group_count(); ++g) {
+      for (Fill::Entry& entry : fill->entries[static_cast<std::size_t>(g)]) take_entry(*fill, g, entry);
+    }
+  } catch (const Error&) {
+    abort(*fill, false);
+    throw;
+  }
+  if (lease != nullptr) add_copies(*fill, *lease);
+  return fill;
+}
+
+// Takes a page and claims the block for it; where another is filling the block the page stays private.
+void HybridCache::take_entry(Fill& fill, int group, Fill::Entry& entry) {
+  entry.page = store_.pool(group).take();
+  if (entry.page == no_page) {
+    throw Error(ErrorCode::OutOfPages, "pages[" + layout_.groups[static_cast<std::size_t>(group)].name + "]",
+                "a free page", "none");
+  }
+  entry.state = Fill::State::Private;
+  private_pages_[static_cast<std::size_t>(group)].fetch_add(1);
+  claim_entry(fill, group, entry);
+}
+
+// Returns: true where the block is now this fill's. Throws Error(OutOfPages) where no descriptor is free.
+bool HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& entry) {
+  for (;;) {
+    const Placement placed = store_.table().get_or_insert(entry.key);
+    if (placed.how == Placed::Full) {
+      throw Error(ErrorCode::OutOfPages, "blocks", "a free descriptor of " + std::to_string(store_.blocks()), "none");
+    }
+    if (placed.how == Placed::Private) {
+      counters_.add(kUnplaced, 1);
+      return false;
+    }
+    if (placed.how == Placed::Inserted && tips_filed_.load() != 0) renote_tips(*fill.keys, group, entry, placed.id);
+    bool lives = true;
+    if (store_.claim(placed.id, entry.key, group, entry.page, lives)) {
+      entry.id = placed.id;
+      entry.state = Fill::State::Claimed;
+      private_pages_[static_cast<std::size_t>(group)].fetch_sub(1);
+      return true;
+    }
+    if (lives) {
+      store_.table().erase_if_empty(placed.id, entry.key);
+      return false;
+    }
+  }
+}
+
+// A unit that comes back may still have a tip directory below it.
+void HybridCache::renote_tips(const KeyChain& keys, int group, const Fill::Entry& entry, DescriptorId id) {
+  if (entry.tip_unit >= 0 || !keys.has_tokens()) return;
+  const std::int64_t unit = (entry.block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
+  if (store_.table().find(keys.tip_directory_key(unit)).found()) store_.note_tips(id);
+}
+
+// Rows of the partial block that a tip attests.
+std::uint32_t HybridCache::rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const {
+  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  if (g.coverage.rule == Rule::Checkpoint) return 0;  // a state is whole or not there
+  const std::int64_t rows = (keys.tokens() - block * layout_.block_tokens(g)) / g.tokens_per_row;
+  const std::int64_t kept = g.rows_per_page == 0 ? rows : std::min(rows, g.rows_per_page);
+  return static_cast<std::uint32_t>(std::max<std::int64_t>(kept, 1));
+}
+
+// The fill starts inside a shared page: its own page of that block gets the rows the lease attests.
+void HybridCache::add_copies(Fill& fill, const Lease& lease) {
+  for (const Lease::Held& held : lease.held) {
+    const Group& g = layout_.groups[static_cast<std::size_t>(held.group)];
+    const std::int64_t start = held.block * layout_.block_tokens(g);
+    const bool partial = start + layout_.block_tokens(g) > lease.tokens;
+    if (!partial || g.coverage.rule == Rule::Checkpoint) continue;
+    for (const Fill::Entry& entry : fill.entries[static_cast<std::size_t>(held.group)]) {
+      if (entry.block != held.block || entry.page == no_page) continue;
+      const auto rows = static_cast<std::int32_t>((lease.tokens - start) / g.tokens_per_row);
+      fill.copies[static_cast<std::size_t>(held.group)].push_back({store_.page(held.id, held.group), entry.page, rows});
+    }
+  }
+}
+
+// ---- publish -----------------------------------------------------------------------------------
+
+void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
+  std::vector<std::vector<std::int64_t>> chosen;
+  for (int g = 0; g < store_.group_count(); ++g) chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)]));
+  for (const WordClass which : {WordClass::B, WordClass::H}) {
+    for (int g = 0; g < store_.group_count(); ++g) {
+      if (store_.slot_of(g).which != which) continue;
+      const auto& blocks = chosen[static_cast<std::size_t>(g)];
+      const bool all = groups[static_cast<std::size_t>(g)].all;
+      for (Fill::Entry& entry : fill.entries[static_cast<std::size_t>(g)]) {
+        if (all || std::find(blocks.begin(), blocks.end(), entry.block) != blocks.end()) publish_entry(fill, g, entry);
+      }
+    }
+  }
+  note_if_done(fill);
+}
+
+void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
+  if (entry.state == Fill::State::Private && !entry.counted) {
+    if (!claim_entry(fill, group, entry)) {  // the first writer of a key won
+      counters_.add(kDuplicates, 1);
+      entry.counted = true;
+      return;
+    }
+  }
+  if (entry.state != Fill::State::Claimed) return;
+  PageRecord& record = store_.pool(group)[entry.page];
+  const FormatId format = fill.formats[static_cast<std::size_t>(group)];
+  record.format.store(format);
+  record.attested_rows.store(entry.rows);
+  take_fingerprint(group, entry.page);
+  note_format(group, format);
+  store_.publish(entry.id, group);
+  entry.state = Fill::State::Published;
+  counters_.add(kPublished, 1);
+  if (entry.tip_unit >= 0) file_tip(*fill.keys, entry.tip_unit, fill.keys->rest_tokens(), entry.id);
+}
+
+// Whether all pages of a group have one format; read by match before and after its pins.
+void HybridCache::note_format(int group, FormatId format) {
+  Atom<std::uint32_t>& one = page_formats_[static_cast<std::size_t>(group)];
+  std::uint32_t now = one.load();
+  for (;;) {
+    if (now == format + 1u || now == none_u32) return;
+    if (!one.compare_exchange(now, now == 0 ? format + 1u : none_u32)) continue;
+    formats_turn_.fetch_add(1);
+    return;
+  }
+}
+
+// ---- giving back -------------------------------------------------------------------------------
+
+void HybridCache::give_back(int group, Fill::Entry& entry, bool quarantine) {
+  if (entry.state == Fill::State::Claimed) {
+    store_.abort(entry.id, entry.key, group, quarantine);
+  } else if (entry.state == Fill::State::Private) {
+    private_pages_[static_cast<std::size_t>(group)].fetch_sub(1);
+    if (!quarantine) store_.pool(group).give_back(entry.page);
+  } else {
+    return;
+  }
+  if (quarantine) {
+    counters_.add(kQuarantined, 1);
+    quarantined_pages_[static_cast<std::size_t>(group)].fetch_add(1);
+  }
+  entry.state = Fill::State::Given;
+}
+
+void HybridCache::abort(Fill& fill, bool quarantine) {
+  for (int g = 0; g < store_.group_count(); ++g) {
+    for (Fill::Entry& entry : fill.entries[static_cast<std::size_t>(g)]) give_back(g, entry, quarantine);
+  }
+  fill.closed = true;
+  note_if_done(fill);
+}
+
+void HybridCache::note_if_done(Fill& fill) {
+  if (fill.done) return;
+  for (const auto& entries : fill.entries) {
+    for (const Fill::Entry& entry : entries) {
+      if (entry.state == Fill::State::Claimed || (entry.state == Fill::State::Private && !entry.counted)) return;
+    }
+  }
+  fill.done = true;
+  live_fills_.fetch_sub(1);
+}
+
+std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection> groups) {
+  std::vector<std::vector<std::int64_t>> chosen;
+  for (int g = 0; g < store_.group_count(); ++g) chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)]));
+  std::int64_t retired = 0;
+  std::int64_t tip_unit = -1;
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const auto& blocks = chosen[static_cast<std::size_t>(g)];
+    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {  // suffix before prefix
+      std::int64_t unit = -1;
+      const Key128 key = key_of_block(keys, g, *block, unit);
+      if (store_.evict(key, g)) ++retired;
+      tip_unit = std::max(tip_unit, unit);
+    }
+  }
+  if (tip_unit >= 0) unfile_tips(keys, tip_unit, keys.rest_tokens());
+  counters_.add(kRetired, retired);
+  return retired;
+}
+
+void HybridCache::quarantine(DescriptorId id, int group) {
+  if (store_.retire(id, group)) counters_.add(kQuarantined, 1);
+}
+
+}  // namespace hkv

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+// match: look up, check in order, pin; and the explanation of what was lost.
+#include <algorithm>
+
+#include "cache/cache.h"
+#include "reuse/checks.h"
+
+namespace hkv {
+namespace {
+
+constexpr int match_attempts = 8;
+
+}  // namespace
+
+Verdict HybridCache::match(const Question& question, const std::shared_ptr<const KeyChain>& keys,
+                           std::unique_ptr<Lease>& lease) {
+  std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
+  Verdict verdict;
+  PinResult result = PinResult::Pinned;
+  for (int attempt = 0; attempt < match_attempts; ++attempt) {
+    search(question, *scratch);
+    verdict = judge(question, *scratch);
+    if (verdict.usable_tokens == 0) break;
+    if (lease == nullptr) lease = spare_leases_.take();
+    lease->clear();
+    result = pin(question, *scratch, verdict.usable_tokens, *lease);
+    if (result == PinResult::Pinned) break;
+    lease->drop(store_);
+    counters_.add(kRaced, 1);
+  }
+  Why wrong;
+  const bool raced = verdict.usable_tokens != 0 && result != PinResult::Pinned;
+  const bool damaged = verdict.usable_tokens != 0 && !raced && !verify(question, *lease, wrong);
+  if (raced || damaged) {
+    const Check check = raced ? Check::Raced : Check::Integrity;
+    verdict.lost[static_cast<int>(check)] = verdict.usable_tokens;
+    verdict.reason[static_cast<int>(check)] =
+        raced ? Why{check, result == PinResult::Full ? Code::Pins : Code::Stale, 0, 0, false} : wrong;
+    verdict.usable_tokens = 0;
+    verdict.outcome = Outcome::FalseHit;
+    choose_why(*scratch, verdict);
+  }
+  if (verdict.usable_tokens != 0) {
+    for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+      if (!(lease->replayed >> g & 1)) continue;
+      const std::int64_t from = replay_from(layout_.groups[g], layout_.step_tokens(), verdict.usable_tokens);
+      verdict.resume_tokens = std::min(verdict.resume_tokens, from);
+    }
+    lease->keys = keys;
+    lease->verdict = verdict;
+    live_leases_.fetch_add(1);
+  } else if (lease != nullptr) {
+    lease->drop(store_);
+    spare_leases_.put(std::move(lease));
+  }
+  count(question, verdict);
+  spare_scratch_.put(std::move(scratch));
+  return verdict;
+}
+
+std::vector<std::int64_t> HybridCache::boundaries(const Question& question) {
+  std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
+  search(question, *scratch);
+  const Snapshot& s = scratch->snapshot;
+  gather_tips(question, *scratch, 0);
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t t = question.limit - 1; t > 0; --t) {
+    t = usable_at_most(s, t);
+    if (t > 0 && check_aligned(s, t).tokens == t) lengths.push_back(t);
+  }
+  std::reverse(lengths.begin(), lengths.end());
+  spare_scratch_.put(std::move(scratch));
+  return lengths;
+}
+
+// ---- reading words -----------------------------------------------------------------------------
+
+void HybridCache::search(const Question& question, MatchScratch& scratch) const {
+  Snapshot& s = scratch.snapshot;
+  const KeyChain& keys = *question.keys;
+  const std::int64_t units = std::min(keys.end_unit(), (question.limit - 1) / layout_.unit_tokens);
+  scratch.cache = this;
+  scratch.question = &question;
+  scratch.formats_turn = formats_turn_.load();
+  s.layout = &layout_;
+  s.limit = question.limit;
+  s.known_end = 0;
+  s.tips.clear();
+  s.fill = &HybridCache::fill_planes_of;
+  s.context = &scratch;
+  s.any_foreign = s.any_misaligned = false;
+  s.groups.resize(layout_.groups.size());
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    GroupView& view = s.groups[g];
+    const std::uint32_t one_format = page_formats_[g].load();
+    view.may_be_foreign = one_format != 0 && one_format != question.formats[g] + 1u;
+    view.known_run = view.ready_run = 0;
+    view.foreign_first = never;
+    view.misaligned = misaligned_[g];
+    s.any_foreign |= view.may_be_foreign;
+    s.any_misaligned |= view.misaligned != Code::None;
+    if (layout_.groups[g].prefix()) continue;
+    const std::int64_t blocks = units / layout_.groups[g].block_units;
+    view.ours.reset(blocks);
+    view.read.reset(blocks);
+    if (view.may_be_foreign) view.foreign.reset(blocks);
+  }
+  scratch.positions = layout_.probe_units == 0 ? 0 : units / layout_.probe_units;
+  scan_history(question, scratch);
+  if (layout_.probe_units == 0) find_known_end(question, scratch);
+}
+
+// Reads the descriptors at which Prefix groups record blocks, in order, until no group's run goes on. The
+// first is read alone, so that a miss costs one line.
+void HybridCache::scan_history(const Question& question, MatchScratch& scratch) const {
+  constexpr std::int64_t chunk = 256;
+  if (static_cast<std::int64_t>(scratch.history.size()) < scratch.positions) {
+    scratch.history.resize(static_cast<std::size_t>(scratch.positions));
+  }
+  const Key128* first_key = question.keys->keys() + (layout_.probe_units - 1);
+  const Table& table = store_.table();
+  bool plain = one_prefix_block_;
+  for (const GroupView& view : scratch.snapshot.groups) plain &= !view.may_be_foreign;
+  bool alive = true;
+  std::int64_t at = 0;
+  while (at < scratch.positions && alive) {
+    const std::int64_t n = at == 0 ? 1 : std::min(chunk, scratch.positions - at);
+    table.find_batch(first_key + at * layout_.probe_units, static_cast<std::size_t>(layout_.probe_units),
+                     static_cast<std::size_t>(n), &scratch.history[static_cast<std::size_t>(at)]);
+    std::int64_t i = at;
+    if (plain) {
+      while (i < at + n && scratch.history[static_cast<std::size_t>(i)].h.usable(prefix_slots_)) ++i;
+      for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+        if (layout_.groups[g].prefix()) scratch.snapshot.groups[g].known_run = scratch.snapshot.groups[g].ready_run = i;
+      }
+      plain = i == at + n;
+    }
+    for (; i < at + n && alive; ++i) alive = note_position(scratch, i);
+    at += n;
+  }
+  scratch.read_positions = at;
+}
+
+// Extends the runs of the Prefix groups that record a block at the position.
+// Returns: whether some run may go on.
+bool HybridCache::note_position(MatchScratch& scratch, std::int64_t position) const {
+  const Sighting& seen = scratch.history[static_cast<std::size_t>(position)];
+  const std::int64_t end = (position + 1) * layout_.probe_units;
+  bool alive = false;
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    const Group& group = layout_.groups[g];
+    if (!group.prefix()) continue;
+    GroupView& view = scratch.snapshot.groups[g];
+    if (end % group.block_units != 0) {
+      alive |= view.known_run == end / group.block_units;
+      continue;
+    }
+    const std::int64_t block = end / group.block_units - 1;
+    if (!seen.found() || view.known_run != block) continue;
+    const int slot = store_.slot_of(static_cast<int>(g)).slot;
+    if (!seen.h.known_slot(slot)) continue;
+    alive = true;
+    ++view.known_run;
+    if (view.ready_run != block || !seen.h.usable_slot(slot)) continue;
+    ++view.ready_run;
+    if (view.may_be_foreign && view.foreign_first == never &&
+        foreign_page(*scratch.question, static_cast<int>(g), seen.id)) {
+      view.foreign_first = block;
+    }
+  }
+  return alive;
+}
+
+// Without a Prefix group nothing bounds the search from below: the last known block of any group is looked
+// for from the end.
+void HybridCache::find_known_end(const Question& question, MatchScratch& scratch) const {
+  Snapshot& s = scratch.snapshot;
+  const std::int64_t units = std::min(question.keys->end_unit(), (question.limit - 1) / layout_.unit_tokens);
+  for (std::int64_t unit = units; unit > 0 && s.known_end == 0; --unit) {
+    bool recorded = false;
+    for (const Group& group : layout_.groups) recorded |= unit % group.block_units == 0;
+    if (!recorded) continue;
+    const Sighting seen = store_.table().find(question.keys->keys()[unit - 1]);
+    if (!seen.found()) continue;
+    for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+      const bool here = unit % layout_.groups[g].block_units == 0;
+      if (here && seen.b.known_slot(store_.slot_of(static_cast<int>(g)).slot)) s.known_end = unit * layout_.unit_tokens;
+    }
+  }
+}
+
+bool HybridCache::foreign_page(const Question& question, int group, DescriptorId id) const {
+  const PageId page = store_.page(id, group);
+  if (page == no_page || index(page) >= store_.pool(group).count()) return true;  // moved: the pin will tell
+  return store_.pool(group)[page].format.load() != question.formats[static_cast<std::size_t>(group)];
+}
+
+Sighting HybridCache::sight_block(const MatchScratch& scratch, int group, std::int64_t block) const {
+  const std::int64_t end = (block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
+  if (layout_.probe_units != 0 && end % layout_.probe_units == 0 && end / layout_.probe_units <= scratch.read_positions) {
+    return scratch.history[static_cast<std::size_t>(end / layout_.probe_units - 1)];
+  }
+  return end <= scratch.question->keys->end_unit() ? store_.table().find(scratch.question->keys->keys()[end - 1])
+                                                   : Sighting{};
+}
+
+void HybridCache::fill_planes_of(void* context, int group, std::int64_t from, std::int64_t to) {
+  auto& scratch = *static_cast<MatchScratch*>(context);
+  scratch.cache->fill_planes(scratch, group, from, to);
+}
+
+void HybridCache::fill_planes(MatchScratch& scratch, int group, std::int64_t from, std::int64_t to) const {
+  constexpr std::int64_t chunk = 32;
+  GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
+  const std::int64_t block_units = layout_.groups[static_cast<std::size_t>(group)].block_units;
+  const int slot = store_.slot_of(group).slot;
+  to = std::min(to, view.ours.size());
+  while (from < to) {
+    if (view.read.get(from)) {
+      ++from;
+      continue;
+    }
+    const std::int64_t n = std::min(chunk, to - from);
+    Sighting seen[chunk];
+    const std::int64_t last_end = (from + n) * block_units;
+    const bool in_history = layout_.probe_units != 0 && block_units % layout_.probe_units == 0 &&
+                            last_end / layout_.probe_units <= scratch.read_positions;
+    if (!in_history) {
+      store_.table().find_batch(scratch.question->keys->keys() + (from + 1) * block_units - 1,
+                                static_cast<std::size_t>(block_units), static_cast<std::size_t>(n), seen);
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t block = from + i;
+      const Sighting& at = in_history ? scratch.history[static_cast<std::size_t>((block + 1) * block_units / layout_.probe_units - 1)] : seen[i];
+      view.read.set(block);
+      if (!at.found() || !at.b.usable_slot(slot)) continue;
+      const bool foreign = view.may_be_foreign && foreign_page(*scratch.question, group, at.id);
+      (foreign ? view.foreign : view.ours).set(block);
+    }
+    from += n;
+  }
+}
+
+// ---- deciding ----------------------------------------------------------------------------------
+
+Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) const {
+  const Snapshot& s = scratch.snapshot;
+  gather_tips(question, scratch, aligned_at_most(s, question.limit - 1));
+  Verdict verdict;
+  verdict.limit_tokens = question.limit;
+  verdict.matched_tokens = matched_length(s);
+  std::int64_t length = verdict.matched_tokens;
+  const auto apply = [&](Finding found) {
+    const int check = static_cast<int>(found.why.check);
+    if (found.tokens < length) {
+      verdict.lost[check] += length - found.tokens;
+      verdict.reason[check] = found.why;
+    }
+    length = found.tokens;
+  };
+  if (question.exactly >= 0) {
+    judge_exactly(question, s, verdict);
+  } else {
+    apply(check_complete(s, length));
+    apply(check_abi(s, length));
+    apply(check_groups(s, length));
+    apply(check_aligned(s, length));
+    if (question.drop_tokens > 0 && length > 0) {
+      const std::int64_t kept = check_aligned(s, usable_at_most(s, length - question.drop_tokens)).tokens;
+      const bool alone = verdict.lost[static_cast<int>(Check::Groups)] == 0;
+      verdict.lost[static_cast<int>(Check::Groups)] += length - kept;
+      if (alone) verdict.reason[static_cast<int>(Check::Groups)] = {Check::Groups, Code::Drop, 0, 0, false};
+      length = kept;
+    }
+    verdict.usable_tokens = length;
+  }
+  verdict.outcome = verdict.usable_tokens > 0    ? Outcome::Reusable
+                    : verdict.matched_tokens > 0 ? Outcome::FalseHit
+                                                 : Outcome::Miss;
+  verdict.resume_tokens = verdict.usable_tokens;
+  choose_why(scratch, verdict);
+  return verdict;
+}
+
+// match_at: every check answers for this one length, and the first that cannot takes all.
+void HybridCache::judge_exactly(const Question& question, const Snapshot& s, Verdict& verdict) const {
+  const std::int64_t want = question.exactly;
+  Finding found;
+  found.tokens = want;
+  if (want == 0) {
+    found.tokens = 0;
+  } else if (verdict.matched_tokens < want) {
+    found = {0, {Check::Complete, Code::Missing, 0, 0, false}};
+    std::int64_t start = never;
+    for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+      const std::int64_t end = s.groups[g].known_run * layout_.block_tokens(layout_.groups[g]);
+      if (!layout_.groups[g].prefix() || end >= start) continue;
+      start = end;
+      found.why.group = static_cast<int>(g);
+      found.why.block = s.groups[g].known_run;
+      found.why.code = Code::None;
+    }
+  } else {
+    for (const auto check : {check_complete, check_abi, check_groups, check_aligned}) {
+      found = check(s, want);
+      if (found.tokens != want) break;
+    }
+  }
+  if (found.tokens == want) {
+    verdict.usable_tokens = want;
+    verdict.matched_tokens = std::max(verdict.matched_tokens, want);
+    return;
+  }
+  verdict.lost[static_cast<int>(found.why.check)] = verdict.matched_tokens;
+  verdict.reason[static_cast<int>(found.why.check)] = found.why;
+}
+
+// Names the loss that costs most, ties to the earlier check, and what would remedy it.
+void HybridCache::choose_why(const MatchScratch& scratch, Verdict& verdict) const {
+  verdict.has_why = false;
+  std::int64_t most = 0;
+  for (int check = 0; check < check_count; ++check) {
+    if (verdict.lost[static_cast<std::size_t>(check)] == 0) continue;
+    explain(scratch, verdict.reason[static_cast<std::size_t>(check)]);
+    if (verdict.lost[static_cast<std::size_t>(check)] > most) {
+      most = verdict.lost[static_cast<std::size_t>(check)];
+      verdict.why = verdict.reason[static_cast<std::size_t>(check)];
+      verdict.has_why = true;
+    }
+  }
+  if (!verdict.has_why) {
+    // Nothing known was lost; but where another request is filling the next block, waiting pays.
+    const Snapshot& s = scratch.snapshot;
+    for (std::size_t g = 0; g < layout_.groups.size() && !verdict.has_why; ++g) {
+      const std::int64_t block_tokens = layout_.block_tokens(layout_.groups[g]);
+      const std::int64_t block = layout_.groups[g].prefix() ? s.groups[g].known_run : verdict.matched_tokens / block_tokens;
+      if (block * block_tokens != verdict.matched_tokens || (block + 1) * block_tokens >= s.limit) continue;
+      Why next{Check::Complete, Code::None, static_cast<int>(g), block, false};
+      explain(scratch, next);
+      if (next.code != Code::Filling) continue;
+      verdict.why = next;
+      verdict.has_why = true;
+    }
+  }
+  verdict.remedy = verdict.has_why ? remedy_of(verdict.why) : Remedy::None;
+}
+
+// Tells missing from stale from expired from lagging from filling, where a check only found "not ready".
+void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
+  if (why.code != Code::None) return;
+  const Group& group = layout_.groups[static_cast<std::size_t>(why.group)];
+  const GroupSlot& at = store_.slot_of(why.group);
+  Sighting seen = sight_block(scratch, why.group, why.block);
+  for (const Tip& tip : scratch.snapshot.tips) {
+    if (tip.tokens / layout_.block_tokens(group) == why.block && !seen.found()) {
+      seen = {DescriptorId{tip.id}, Word(tip.h), Word(tip.b)};
+    }
+  }
+  const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
+  const bool once = seen.found() && store_.once_held(seen.id) >> why.group & 1;
+  const bool slides = group.kind == static_cast<int>(StateKind::Window);
+  if (phase == Phase::Filling || phase == Phase::Restoring) {
+    why.code = Code::Filling;
+  } else if (phase == Phase::TierOnly) {
+    why.code = Code::InTier;
+    why.in_tier = true;
+  } else if (phase == Phase::Retiring || once) {
+    why.code = slides ? Code::Expired : Code::Stale;
+  } else {
+    why.code = group.in_step_with >= 0 ? Code::Lagging : Code::Missing;
+  }
+}
+
+// ---- counting ----------------------------------------------------------------------------------
+
+void HybridCache::count(const Question& question, const Verdict& verdict) {
+  const std::int64_t tokens = question.keys->tokens();
+  const auto kind = [&](const Why& why) {
+    return why.in_tier ? static_cast<int>(StateKind::Disk) : layout_.groups[static_cast<std::size_t>(why.group)].kind;
+  };
+  counters_.add(kLookups, 1);
+  counters_.add(kLookupsTokens, tokens);
+  if (verdict.matched_tokens < tokens) counters_.add(kMissesTokens, tokens - verdict.matched_tokens);
+  if (verdict.outcome == Outcome::Miss) {
+    counters_.add(kMisses, 1);
+    return;
+  }
+  if (verdict.matched_tokens > verdict.usable_tokens) {
+    counters_.add(kFalseHitsTokens, verdict.matched_tokens - verdict.usable_tokens);
+    for (int check = 0; check < check_count; ++check) {
+      const std::int64_t lost = verdict.lost[static_cast<std::size_t>(check)];
+      if (lost == 0) continue;
+      const Why& why = verdict.reason[static_cast<std::size_t>(check)];
+      counters_.add(by_check_and_kind(kLostTokens, why.check, kind(why)), lost);
+    }
+  }
+  if (verdict.outcome == Outcome::FalseHit) {
+    counters_.add(by_check_and_kind(kFalseHits, verdict.why.check, kind(verdict.why)), 1);
+  } else {
+    counters_.add(kPending, 1);
+    counters_.add(kPendingTokens, verdict.usable_tokens);
+  }
+}
+
+}  // namespace hkv

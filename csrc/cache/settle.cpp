@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What became of a lease: effective, failed or withdrawn; and making one longer.
+#include "cache/cache.h"
+#include "reuse/checks.h"
+
+namespace hkv {
+namespace {
+
+constexpr int extend_attempts = 8;
+
+}  // namespace
+
+bool continues(const Lease& lease, const KeyChain& keys) {
+  const std::int64_t unit_tokens = keys.unit_tokens(), units = lease.tokens / unit_tokens;
+  const std::int64_t rest = lease.tokens % unit_tokens;
+  if (lease.keys->unit_tokens() != unit_tokens || keys.end_unit() < units || keys.tokens() < lease.tokens) return false;
+  if (units > 0 && keys.keys()[units - 1] != lease.keys->keys()[units - 1]) return false;
+  if (rest == 0) return true;
+  return keys.has_tokens() && keys.tip_key(units, rest) == lease.keys->tip_key(units, rest);
+}
+
+void HybridCache::settle(Lease& lease, Settlement how, int failed_kind) {
+  HKV_CHECK(lease.settlement == Settlement::Open);
+  lease.settlement = how;
+  const std::int64_t tokens = lease.verdict.usable_tokens;
+  counters_.add(kPending, -1);
+  counters_.add(kPendingTokens, -tokens);
+  if (how == Settlement::Released) {
+    counters_.add(kEffective, 1);
+    counters_.add(kEffectiveTokens, tokens);
+  } else if (how == Settlement::Withdrawn) {
+    counters_.add(kWithdrawn, 1);
+    counters_.add(kWithdrawnTokens, tokens);
+  } else {
+    counters_.add(by_check_and_kind(kFalseHits, Check::Integrity, failed_kind), 1);
+    counters_.add(by_check_and_kind(kLostTokens, Check::Integrity, failed_kind), tokens);
+    counters_.add(kFalseHitsTokens, tokens);
+  }
+}
+
+void HybridCache::drop(std::unique_ptr<Lease> lease) {
+  HKV_CHECK(lease->settlement != Settlement::Open);
+  lease->drop(store_);
+  lease->keys.reset();
+  live_leases_.fetch_sub(1);
+  spare_leases_.put(std::move(lease));
+}
+
+std::int64_t HybridCache::extend(Lease& lease, const Question& question, const std::shared_ptr<const KeyChain>& keys) {
+  std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
+  std::unique_ptr<Lease> longer = spare_leases_.take();
+  for (int attempt = 0; attempt < extend_attempts; ++attempt) {
+    search(question, *scratch);
+    const Verdict verdict = judge(question, *scratch);
+    if (verdict.usable_tokens <= lease.tokens) break;
+    longer->clear();
+    // What both hold is pinned twice for a moment, so that nothing is ever held by neither.
+    Why wrong;
+    if (pin(question, *scratch, verdict.usable_tokens, *longer) == PinResult::Pinned && verify(question, *longer, wrong)) {
+      lease.drop(store_);
+      lease.history.swap(longer->history);
+      lease.held.swap(longer->held);
+      lease.pins.swap(longer->pins);
+      lease.tokens = longer->tokens;
+      lease.replayed = longer->replayed;
+      lease.keys = keys;
+      break;
+    }
+    longer->drop(store_);
+  }
+  spare_leases_.put(std::move(longer));
+  spare_scratch_.put(std::move(scratch));
+  return lease.tokens;
+}
+
+}  // namespace hkv

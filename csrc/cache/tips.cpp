@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tips: published partial last units. A tip is a descriptor of its own; its parent unit has one directory,
+// which says which lengths to look for.
+//
+// A directory is a descriptor that holds no page: slot 0 of its H is Ready while it lives, and its tail keeps
+// up to four (length, tip id). Adding pins the directory, files the entry and moves the generation, so that
+// whoever ends an empty one by a CAS from the word before the emptiness was seen fails if an entry came in.
+#include <algorithm>
+
+#include "cache/cache.h"
+#include "reuse/checks.h"
+
+namespace hkv {
+namespace {
+
+constexpr SlotMask directory_slot = 1;
+constexpr std::uint64_t no_entry = ~std::uint64_t{0};
+
+constexpr std::uint64_t entry_of(std::int64_t length, DescriptorId tip) {
+  return static_cast<std::uint64_t>(length) << 32 | index(tip);
+}
+constexpr std::int64_t length_of(std::uint64_t entry) { return static_cast<std::int64_t>(entry >> 32); }
+constexpr DescriptorId tip_of(std::uint64_t entry) { return DescriptorId{static_cast<std::uint32_t>(entry)}; }
+
+}  // namespace
+
+// Collects tips at lengths in (above, limit), longest first. Only tips whose history could be whole matter:
+// those that hang at or below the block that follows the shortest known run.
+void HybridCache::gather_tips(const Question& question, MatchScratch& scratch, std::int64_t above) const {
+  Snapshot& s = scratch.snapshot;
+  s.tips.clear();
+  const KeyChain& keys = *question.keys;
+  if (tips_filed_.load() == 0 || !keys.has_tokens()) return;
+  std::int64_t highest = std::min(keys.end_unit(), (question.limit - 1) / layout_.unit_tokens);
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    const Group& group = layout_.groups[g];
+    if (group.prefix()) highest = std::min(highest, (s.groups[g].known_run + 1) * group.block_units - 1);
+  }
+  for (std::int64_t unit = highest; unit >= 0 && (unit + 1) * layout_.unit_tokens > above; --unit) {
+    gather_tips_of(question, scratch, unit);
+  }
+  std::erase_if(s.tips, [&](const Tip& tip) { return tip.tokens <= above; });
+  std::stable_sort(s.tips.begin(), s.tips.end(), [](const Tip& a, const Tip& b) { return a.tokens > b.tokens; });
+}
+
+void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const {
+  const KeyChain& keys = *question.keys;
+  if (unit > 0 && layout_.probe_units != 0 && unit % layout_.probe_units == 0 &&
+      unit / layout_.probe_units <= scratch.read_positions) {
+    const Sighting& parent = scratch.history[static_cast<std::size_t>(unit / layout_.probe_units - 1)];
+    if (parent.found() && !store_.has_tips(parent.id)) return;
+  }
+  const Sighting directory = store_.table().find(keys.tip_directory_key(unit));
+  if (!directory.found()) return;
+  std::int64_t tried[Descriptor::tips_per_directory];
+  int n = 0;
+  for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
+    const std::uint64_t entry = store_[directory.id].tip(slot).load();
+    const std::int64_t length = length_of(entry);
+    const std::int64_t tokens = unit * layout_.unit_tokens + length;
+    if (entry == no_entry || length <= 0 || length >= layout_.unit_tokens) continue;
+    if (tokens >= question.limit || tokens > keys.tokens() || std::find(tried, tried + n, length) != tried + n) continue;
+    tried[n++] = length;
+    const Sighting seen = store_.table().find(keys.tip_key(unit, length));
+    if (!seen.found()) continue;
+    Tip tip;
+    tip.tokens = tokens;
+    tip.unit = unit;
+    tip.id = index(seen.id);
+    tip.h = seen.h.bits();
+    tip.b = seen.b.bits();
+    for (int g = 0; g < store_.group_count(); ++g) {
+      const GroupSlot& at = store_.slot_of(g);
+      const std::uint32_t bit = 1u << g;
+      if (seen.word(at.which).known_slot(at.slot)) tip.known |= bit;
+      if (!seen.word(at.which).usable_slot(at.slot)) continue;
+      tip.ready |= bit;
+      if (scratch.snapshot.groups[static_cast<std::size_t>(g)].may_be_foreign && foreign_page(question, g, seen.id)) tip.foreign |= bit;
+    }
+    if (tip.known != 0) scratch.snapshot.tips.push_back(tip);
+  }
+}
+
+// The directory of a parent, made if there is none; no_descriptor where the table has no room for it.
+DescriptorId HybridCache::directory_of(const KeyChain& keys, std::int64_t unit) {
+  const Key128 key = keys.tip_directory_key(unit);
+  for (;;) {
+    const Placement placed = store_.table().get_or_insert(key);
+    if (placed.how != Placed::Found && placed.how != Placed::Inserted) return no_descriptor;
+    bool lives = true;
+    const SlotMask mine = store_.table().claim_h(placed.id, key, directory_slot, Event::Claim, lives);
+    if (!lives) continue;
+    if (mine != 0) store_.publish_directory(placed.id);
+    return placed.id;
+  }
+}
+
+void HybridCache::note_tips_of(const KeyChain& keys, std::int64_t unit) {
+  if (unit == 0) return;
+  const Sighting parent = store_.table().find(keys.keys()[unit - 1]);
+  if (parent.found()) store_.note_tips(parent.id);
+}
+
+// Files a published tip. A fifth one takes the place of the oldest that nobody pins; where all are pinned
+// the new one stays unfindable and is counted.
+void HybridCache::file_tip(const KeyChain& keys, std::int64_t unit, std::int64_t length, DescriptorId tip) {
+  const Key128 key = keys.tip_directory_key(unit);
+  const std::uint64_t wanted = entry_of(length, tip);
+  store_[tip].set_parent(DescriptorId{tip_clock_.fetch_add(1)});
+  tips_filed_.store(1);
+  for (;;) {
+    const DescriptorId directory = directory_of(keys, unit);
+    if (directory == no_descriptor) break;
+    Word h, b;
+    Descriptor& d = store_[directory];
+    if (!d.sight(key, h, b) || d.pin(WordClass::H, h, directory_slot) != PinResult::Pinned) continue;
+    const bool filed = put_entry(d, wanted);
+    Word now = d.word(WordClass::H);
+    while (!d.try_apply(WordClass::H, now, now.next_generation())) {
+    }
+    store_.unpin(directory, WordClass::H);
+    note_tips_of(keys, unit);
+    if (filed) return;
+    break;
+  }
+  counters_.add(kUnplaced, 1);
+}
+
+bool HybridCache::put_entry(Descriptor& directory, std::uint64_t wanted) {
+  for (;;) {
+    int place = -1;
+    std::uint64_t there = no_entry;
+    std::uint32_t oldest = 0;
+    for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
+      const std::uint64_t entry = directory.tip(slot).load();
+      if (entry == wanted) return true;
+      if (entry == no_entry) {
+        place = slot;
+        there = no_entry;
+        break;
+      }
+      const Descriptor& tip = store_[tip_of(entry)];
+      if (tip.word(WordClass::H).pins() != 0 || tip.word(WordClass::B).pins() != 0) continue;
+      const std::uint32_t age = tip_clock_.load() - index(tip.parent());
+      if (place < 0 || age > oldest) {
+        place = slot;
+        there = entry;
+        oldest = age;
+      }
+    }
+    if (place < 0) return false;
+    if (!directory.tip(place).compare_exchange(there, wanted)) continue;
+    if (there != no_entry) evict_tip(tip_of(there));
+    return true;
+  }
+}
+
+// Takes the pages of a tip that lost its place; what somebody pins meanwhile goes with its last pin.
+void HybridCache::evict_tip(DescriptorId tip) {
+  const Key128 key = store_[tip].key();
+  for (int g = 0; g < store_.group_count(); ++g) {
+    if (!store_.evict(key, g)) store_.retire_of(key, g);
+  }
+}
+
+// Removes entries whose tip is gone, and the directory if none is left.
+void HybridCache::unfile_tips(const KeyChain& keys, std::int64_t unit, std::int64_t length) {
+  const Sighting gone = store_.table().find(keys.tip_key(unit, length));
+  if (gone.found() && (!gone.h.no_phase() || !gone.b.no_phase())) return;
+  const Key128 key = keys.tip_directory_key(unit);
+  const Sighting directory = store_.table().find(key);
+  if (!directory.found()) return;
+  Descriptor& d = store_[directory.id];
+  bool empty = true;
+  for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
+    std::uint64_t entry = d.tip(slot).load();
+    if (entry == no_entry) continue;
+    const Descriptor& tip = store_[tip_of(entry)];
+    const bool dead = !tip.word(WordClass::H).live() || (tip.word(WordClass::H).no_phase() && tip.word(WordClass::B).no_phase());
+    if (!(length_of(entry) == length && dead) || !d.tip(slot).compare_exchange(entry, no_entry)) empty = false;
+  }
+  if (empty) store_.end_directory(directory.id, key, directory.h);
+}
+
+}  // namespace hkv

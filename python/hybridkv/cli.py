@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line. Each command is one function that adds its parser and names what runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hybridkv.errors import ArgumentError, HybridKVError
+
+EXIT_OK = 0
+EXIT_REFUSED = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; default: those of the process.
+
+    Returns
+    -------
+    int
+        0, or 2 where the arguments or a file were refused; the reason is on stderr.
+    """
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except HybridKVError as error:
+        print(f"hybridkv {args.command}: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except BrokenPipeError:
+        # The reader went away (`| head`): the flush at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Make the parser with all commands.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+        The parser; ``run`` of its result is the command.
+    """
+    parser = argparse.ArgumentParser(
+        prog="hybridkv", description="Prefix reuse for hybrid-attention models: decided, explained, counted."
+    )
+    parser.add_argument("--version", action="version", version=f"hybridkv {_version('hybridkv')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    _add_demo(commands)
+    _add_replay(commands)
+    _add_doctor(commands)
+    return parser
+
+
+_Commands = argparse._SubParsersAction
+
+
+def _add_demo(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="replay the traces of the clone: hits that a hash promises, hits that are usable",
+        description="Replay public request traces through the homogeneous rule and the hybrid manager.",
+    )
+    parser.add_argument(
+        "--trace",
+        action="append",
+        type=Path,
+        metavar="PATH",
+        help="a trace file instead of those in tests/data",
+    )
+    _add_replay_options(parser)
+    parser.set_defaults(run=_run_replay)
+
+
+def _add_replay(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="the same for your own traces",
+        description="Replay request traces (Mooncake, Qwen-Bailian, agent traces: one JSON object a line).",
+    )
+    parser.add_argument(
+        "--trace",
+        action="append",
+        type=Path,
+        metavar="PATH",
+        required=True,
+        help="a trace file; may be repeated",
+    )
+    _add_replay_options(parser)
+    parser.set_defaults(run=_run_replay)
+
+
+def _add_replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="NAME",
+        help="deepseek-v4-flash, gemma-3-4b, or the path of a config.json; may be repeated (default: both)",
+    )
+    parser.add_argument(
+        "--budget-gib",
+        metavar="GIB[,GIB...]",
+        help="memory for KV (default: 1/16, 1/4 and all of what the trace would fill)",
+    )
+    parser.add_argument(
+        "--windows",
+        default="ends",
+        metavar="ends|all|TOKENS",
+        help="boundaries that keep windows and checkpoints: prompt end and answer end (default), every one, "
+        "or one each TOKENS",
+    )
+    parser.add_argument(
+        "--answers",
+        choices=("ids", "none"),
+        default="ids",
+        help="store answers that the ids of the next turn name (default), or prompts only",
+    )
+    parser.add_argument(
+        "--unit-tokens", type=int, default=256, metavar="N", help="tokens of a key (default: 256)"
+    )
+    parser.add_argument(
+        "--block-tokens", type=int, metavar="N", help="tokens of an id (default: from the lengths)"
+    )
+    parser.add_argument("--requests", type=int, metavar="N", help="only the first N requests of each trace")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _run_replay(args: argparse.Namespace) -> int:
+    from hybridkv.replay import report, runs
+    from hybridkv.replay.pools import Windows
+    from hybridkv.replay.shapes import BUILT_IN, find_shape
+
+    began = time.perf_counter()
+    options = runs.Options(
+        shapes=tuple(find_shape(name) for name in args.model or BUILT_IN),
+        budgets_gib=_budgets(args.budget_gib),
+        windows=Windows.parse(args.windows),
+        unit_tokens=args.unit_tokens,
+        answers=args.answers == "ids",
+        requests=args.requests,
+        block_tokens=args.block_tokens,
+    )
+    results = runs.replay(args.trace or runs.find_demo_traces(), options, shown=not args.json)
+    seconds = time.perf_counter() - began
+    if args.json:
+        print(json.dumps(report.as_json(results, options, version=_version("hybridkv"), seconds=seconds)))
+    else:
+        print(report.as_text(results, options, seconds=seconds))
+    return EXIT_OK
+
+
+def _budgets(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        budgets = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ArgumentError("budget_gib", "numbers with commas between them", text) from error
+    if not all(0 < budget < 2**20 for budget in budgets):
+        raise ArgumentError("budget_gib", "above 0 and below 2**20", text)
+    return budgets
+
+
+def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="versions, key profile, format schema and CPU features",
+        description="Print what a report of a fault should contain.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run_doctor)
+
+
+def _run_doctor(args: argparse.Namespace) -> int:
+    facts = doctor()
+    if args.json:
+        print(json.dumps(facts))
+        return EXIT_OK
+    for name, value in facts.items():
+        shown = (
+            ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
+        )
+        print(f"{name.replace('_', ' '):<14} {shown}")
+    return EXIT_OK
+
+
+def doctor() -> dict[str, Any]:
+    """Gather versions and facts of this installation.
+
+    Returns
+    -------
+    dict
+        ``hybridkv``, ``key_profile``, ``format_schema``, ``cpu_features``, ``python``, ``numpy``,
+        ``platform``.
+    """
+    from hybridkv import KvFormat, _core
+    from hybridkv.keys import KEY_PROFILE
+
+    return {
+        "hybridkv": _version("hybridkv"),
+        "key_profile": KEY_PROFILE,
+        "format_schema": KvFormat("any", "any").schema,
+        "cpu_features": {"sha256": _core.sha256_path()},
+        "python": platform.python_version(),
+        "numpy": _version("numpy"),
+        "platform": platform.platform(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

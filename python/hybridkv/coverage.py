@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coverage rules: which tokens' bytes a resume at a length needs of one cache group.
+
+These classes only *name* a rule. The rules themselves are written once, in ``csrc/layout/coverage.h``;
+matching, requirements and restore plans all call them, so that what is looked up is what is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import ClassVar, TypeAlias
+
+from hybridkv.errors import SpecError
+
+_LIMIT = 2**63
+
+
+def positive_int(field: str, value: object) -> int:
+    """Return ``value`` as an int of at least 1.
+
+    Parameters
+    ----------
+    field : str
+        The name that an error tells.
+    value : object
+        Any integer, numpy's included; bool is refused.
+
+    Returns
+    -------
+    int
+        1 <= value < 2**63.
+
+    Raises
+    ------
+    SpecError
+        Not an integer, or out of range.
+    """
+    try:
+        number = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 < number < _LIMIT:
+        raise SpecError(field, "an int >= 1", value)
+    return number
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Every block of [0, t).
+
+    Examples
+    --------
+    >>> Prefix().rule, Prefix().parameter
+    (0, 0)
+    """
+
+    rule: ClassVar[int] = 0
+
+    @property
+    def parameter(self) -> int:
+        """The number that the rule takes: 0, unused."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of the last min(t, tokens - 1) tokens.
+
+    Parameters
+    ----------
+    tokens : int
+        Size of the attention window in tokens, the querying token included; 1 needs no row.
+
+    Raises
+    ------
+    SpecError
+        ``tokens`` is not an int >= 1.
+
+    Examples
+    --------
+    >>> Window(128).rule, Window(128).parameter
+    (1, 128)
+    """
+
+    rule: ClassVar[int] = 1
+    tokens: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", positive_int("tokens", self.tokens))
+
+    @property
+    def parameter(self) -> int:
+        """The number that the rule takes: the window in tokens."""
+        return self.tokens
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The rows from the start of t's chunk to t (chunked-local attention).
+
+    Parameters
+    ----------
+    tokens : int
+        Size of a chunk in tokens; chunks start at multiples of it.
+
+    Raises
+    ------
+    SpecError
+        ``tokens`` is not an int >= 1.
+
+    Examples
+    --------
+    >>> Chunk(8192).rule, Chunk(8192).parameter
+    (2, 8192)
+    """
+
+    rule: ClassVar[int] = 2
+    tokens: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", positive_int("tokens", self.tokens))
+
+    @property
+    def parameter(self) -> int:
+        """The number that the rule takes: the chunk in tokens."""
+        return self.tokens
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state exactly at t.
+
+    Parameters
+    ----------
+    every : int, optional
+        No state is needed where t is a multiple of it. None: a state is needed at every t > 0.
+
+    Raises
+    ------
+    SpecError
+        ``every`` is neither None nor an int >= 1.
+
+    Examples
+    --------
+    >>> Checkpoint(every=128).rule, Checkpoint(every=128).parameter, Checkpoint().parameter
+    (3, 128, 0)
+    """
+
+    rule: ClassVar[int] = 3
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            object.__setattr__(self, "every", positive_int("every", self.every))
+
+    @property
+    def parameter(self) -> int:
+        """The number that the rule takes: ``every`` in tokens, or 0 for None."""
+        return self.every or 0
+
+
+Coverage: TypeAlias = Prefix | Window | Chunk | Checkpoint

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fill: pages taken for a prefix, invisible to match until published."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridkv.deferred import checked_event
+from hybridkv.errors import FillClosed
+from hybridkv.lease import Lease
+
+if TYPE_CHECKING:
+    from hybridkv import _core
+    from hybridkv.cache import HybridCache
+    from hybridkv.keys import BlockKeys
+
+GroupSelection = Mapping[str, "bool | npt.ArrayLike"]
+"""Groups by name: True for every block, or indices of the group's own blocks."""
+
+
+class Fill:
+    """Pages in phase filling, from :meth:`HybridCache.reserve <hybridkv.HybridCache.reserve>`.
+
+    A fill that is garbage collected before it is published or aborted may still be written by somebody: its
+    pages are quarantined (kept out of the pools until :meth:`HybridCache.reset`) and it is reported as a
+    leak. Private pages of a published fill go back when it is collected; that is no leak.
+    """
+
+    __slots__ = ("__weakref__", "_cache", "_core", "_keys", "_lease")
+
+    def __init__(self, core: _core.Fill, cache: HybridCache, keys: BlockKeys, lease: Lease | None) -> None:
+        self._core = core
+        self._cache = cache
+        self._keys = keys
+        self._lease = lease
+
+    def page_ids(self, group: str) -> npt.NDArray[np.int32]:
+        """Return the pages to write.
+
+        Parameters
+        ----------
+        group : str
+            Name of a group of the spec.
+
+        Returns
+        -------
+        numpy.ndarray
+            [[own blocks that end inside the keys]] int32, a tip's partial block last; -1 where no page is taken
+            (the block is ready, or was not asked for).
+
+        Raises
+        ------
+        ArgumentError
+            Unknown group.
+        FillClosed
+            The fill was aborted.
+        """
+        index = self._cache._group_index(group)
+        self._check_open()
+        return self._core.page_ids(index)
+
+    def copies(self, group: str) -> npt.NDArray[np.int32]:
+        """Return the copies to run before the first write, where the request starts inside a shared page.
+
+        Parameters
+        ----------
+        group : str
+            Name of a group of the spec.
+
+        Returns
+        -------
+        numpy.ndarray
+            [[n, 3]] int32: source page, own new page, rows.
+
+        Raises
+        ------
+        ArgumentError
+            Unknown group.
+        FillClosed
+            The fill was aborted.
+        """
+        index = self._cache._group_index(group)
+        self._check_open()
+        return self._core.copies(index)
+
+    def publish(self, groups: GroupSelection | None = None, *, after: object = None) -> None:
+        """Make pages visible, in parts if you like.
+
+        The first writer of a key wins; pages of later ones stay private and are counted as duplicates.
+        Publishing what is published is a no-op. A lease taken over is released: the hit was effective.
+
+        Parameters
+        ----------
+        groups : mapping, optional
+            As in :meth:`HybridCache.insert`. Default: everything.
+        after : event, optional
+            Nothing is visible before it has passed.
+
+        Raises
+        ------
+        ArgumentError
+            Unknown group, or a block index out of range.
+        FillClosed
+            The fill was aborted.
+        """
+        self._check_open()
+        chosen = self._cache._selection(groups, self._keys)
+        event = checked_event(after)
+        lease, self._lease = self._lease, None
+        core = self._core
+
+        def effect() -> None:
+            core.publish(chosen)
+            if lease is not None and lease.valid:
+                lease.release()
+
+        self._cache._deferred.run(core, event, effect)
+
+    def abort(self, *, after: object = None) -> None:
+        """Give back what is not published. A lease taken over is cancelled.
+
+        Parameters
+        ----------
+        after : event, optional
+            Pages stay out of the pools until it has passed; the fill is closed from now on either way.
+
+        Raises
+        ------
+        FillClosed
+            The fill was aborted before.
+        """
+        self._check_open()
+        event = checked_event(after)
+        lease, self._lease = self._lease, None
+        core = self._core
+        core.close()
+
+        def effect() -> None:
+            core.abort(False)
+            if lease is not None and lease.valid:
+                lease.cancel()
+
+        self._cache._deferred.run(core, event, effect)
+
+    def _check_open(self) -> None:
+        self._cache._apply_due()
+        if self._core.closed:
+            raise FillClosed("fill", "a fill not yet aborted", "an aborted one")
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is None or core.closed or self._cache._deferred.waits(core):
+            return
+        if not core.done:
+            self._cache._core.leak()
+            warnings.warn("hybridkv: a fill was dropped unpublished; its pages are quarantined", ResourceWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"Fill({'closed' if self._core.closed else 'done' if self._core.done else 'filling'})"

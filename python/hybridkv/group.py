@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cache group: the layers that keep the same kind of bytes with the same lifetime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import index
+from typing import NamedTuple
+
+from hybridkv import _core
+from hybridkv.coverage import Checkpoint, Chunk, Coverage, Prefix, Window, positive_int
+from hybridkv.errors import ArgumentError, SpecError
+from hybridkv.formats import KvFormat, framed_digest
+from hybridkv.kinds import StateKind
+
+TOKENS_LIMIT = 2**63
+"""Lengths are below it."""
+
+
+class Need(NamedTuple):
+    """What must exist of one group to resume at a length.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of one layer.
+    bytes : int
+        Bytes of those rows over all layers; whole pages where the group declares no rows.
+    blocks : range
+        The group's own blocks, counted from the start of the prefix, the partial one at a tip included.
+        Empty where nothing is needed.
+    """
+
+    rows: int
+    bytes: int
+    blocks: range
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """The layers that keep the same kind of bytes with the same lifetime.
+
+    Parameters
+    ----------
+    name : str
+        Unique within a spec.
+    kind : StateKind
+        What the group keeps; not DISK, which is a place.
+    coverage : Prefix, Window, Chunk or Checkpoint
+        What a resume needs of it.
+    page_bytes : int
+        Bytes of one block of *one* layer; of the largest layer where ``parts`` says that layers differ.
+    block_tokens : int, optional
+        Tokens of the group's own block, a multiple of the unit. Default: the unit, filled in by the spec.
+    row_bytes : int, optional
+        Bytes of one row of one layer. Default: rows are not told apart, pages are counted whole.
+    rows_per_page : int, optional
+        Rows that a page holds. Default: those of the whole block; for ``Checkpoint`` one row, the state. A
+        window page may hold fewer, the trailing rows that a boundary needs. ``Checkpoint(every=n)`` with n
+        rows a page keeps the t mod n rows that are not yet compressed.
+    tokens_per_row : int, optional
+        Compression ratio: tokens that one row stands for.
+    alignment : int, optional
+        What the address of a page must be a multiple of; a power of two.
+    page_stride : int, optional
+        Bytes from page to page, a multiple of ``alignment``. Default: whatever the bound pool has.
+    format : KvFormat, optional
+        What the bytes mean to a kernel. Default: a format known only by the declared layout.
+    layers : sequence of int or str, optional
+        The layers, each once. () counts as one layer.
+    parts : mapping of str to int, optional
+        Where layers or members differ: bytes of each part of one page, *over all layers*. A page is then
+        the parts one after another, ``sum(parts.values())`` bytes; that sum lies between ``page_bytes`` and
+        ``page_bytes`` times the number of layers.
+    in_step_with : str, optional
+        Name of the ``Prefix`` group that this one indexes: as many rows, same block index.
+    rebuildable : bool, optional
+        The engine can rebuild it by replay: it never coarsens the step of usable lengths.
+
+    Raises
+    ------
+    SpecError
+        A field that is wrong by itself. What depends on the unit or on other groups is checked by
+        :class:`CacheSpec`.
+
+    Examples
+    --------
+    >>> swa = CacheGroup("swa", StateKind.WINDOW, Window(128), page_bytes=128 * 584, row_bytes=584,
+    ...                  rows_per_page=128, layers=range(43))
+    >>> swa.total_page_bytes
+    3214336
+    """
+
+    name: str
+    kind: StateKind
+    coverage: Coverage
+    page_bytes: int = field(kw_only=True)
+    block_tokens: int | None = field(default=None, kw_only=True)
+    row_bytes: int | None = field(default=None, kw_only=True)
+    rows_per_page: int | None = field(default=None, kw_only=True)
+    tokens_per_row: int = field(default=1, kw_only=True)
+    alignment: int = field(default=1, kw_only=True)
+    page_stride: int | None = field(default=None, kw_only=True)
+    format: KvFormat | None = field(default=None, kw_only=True)
+    layers: Sequence[int | str] = field(default=(), kw_only=True)
+    parts: Mapping[str, int] | None = field(default=None, kw_only=True, hash=False)
+    in_step_with: str | None = field(default=None, kw_only=True)
+    rebuildable: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise SpecError("name", "a non-empty str", self.name)
+        self._check_types()
+        for name in ("page_bytes", "tokens_per_row", "alignment"):
+            self._put(name, positive_int(self.field_name(name), getattr(self, name)))
+        for name in ("block_tokens", "row_bytes", "rows_per_page", "page_stride"):
+            if getattr(self, name) is not None:
+                self._put(name, positive_int(self.field_name(name), getattr(self, name)))
+        if self.alignment & (self.alignment - 1):
+            raise SpecError(self.field_name("alignment"), "a power of two", self.alignment)
+        self._check_layers()
+        self._check_page()
+
+    @property
+    def layer_count(self) -> int:
+        """Number of layers; no layers named count as one."""
+        return max(1, len(self.layers))
+
+    @property
+    def total_page_bytes(self) -> int:
+        """Bytes of one page over all layers."""
+        return sum(self.parts.values()) if self.parts else self.page_bytes * self.layer_count
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that stand for the format: of ``format``, or of the declared layout where it is None.
+
+        Without a format, groups declared alike agree: everything that says where bytes lie in a page counts;
+        the names of the group and of its layers, and the address of pages, do not.
+        """
+        if self.format is not None:
+            return self.format.fingerprint
+        declared = ("page_bytes", "block_tokens", "row_bytes", "rows_per_page", "tokens_per_row")
+        items: list[tuple[str, object]] = [(name, getattr(self, name)) for name in declared]
+        items += [
+            ("kind", int(self.kind)),
+            ("coverage", (self.coverage.rule, self.coverage.parameter)),
+            ("layers", self.layer_count),
+            ("parts", None if self.parts is None else tuple(self.parts.items())),
+        ]
+        return framed_digest("hybridkv.group", items)
+
+    def need(self, tokens: int) -> Need:
+        """Tell what must exist of this group to resume at a length.
+
+        Parameters
+        ----------
+        tokens : int
+            The length, 0 <= tokens < 2**63. The group must have its block (see :attr:`CacheSpec.groups`).
+
+        Returns
+        -------
+        Need
+            Rows are position-exact: only complete rows count, and only those that the rule needs.
+
+        Raises
+        ------
+        ArgumentError
+            No such length.
+        SpecError
+            The group's block is not yet resolved.
+        """
+        tokens = token_length(tokens)
+        if self.block_tokens is None:
+            raise SpecError(self.field_name("block_tokens"), "a block resolved by a CacheSpec", None)
+        rule, parameter = self.coverage.rule, self.coverage.parameter
+        blocks = range(*_core.needed_blocks(rule, parameter, self.block_tokens, tokens))
+        if not blocks:
+            return Need(0, 0, blocks)
+        rows = self._rows(tokens)
+        return Need(rows, self._bytes_of(rows, len(blocks)), blocks)
+
+    def _rows(self, tokens: int) -> int:
+        if isinstance(self.coverage, Checkpoint):
+            if self.rows_per_page is not None and self.rows_per_page == self.coverage.every:
+                return tokens % self.rows_per_page  # raw rows of the open window
+            return self.rows_per_page or 1
+        begin, end = _core.needed_span(self.coverage.rule, self.coverage.parameter, tokens)
+        return int(end // self.tokens_per_row - begin // self.tokens_per_row)
+
+    def _bytes_of(self, rows: int, pages: int) -> int:
+        if self.row_bytes is None:
+            return pages * self.total_page_bytes
+        if self.parts is not None:  # layers or members differ: a row's share of all parts
+            return rows * self.total_page_bytes * self.row_bytes // self.page_bytes
+        return rows * self.row_bytes * self.layer_count
+
+    def field_name(self, name: str) -> str:
+        """Return how errors name a field of this group."""
+        return f"groups[{self.name!r}].{name}"
+
+    def _put(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_types(self) -> None:
+        if isinstance(self.kind, bool) or self.kind not in list(StateKind):
+            raise SpecError(self.field_name("kind"), "a StateKind", self.kind)
+        self._put("kind", StateKind(self.kind))
+        if self.kind is StateKind.DISK:
+            raise SpecError(
+                self.field_name("kind"), "a kind of state; DISK is a place, not a kind of group", self.kind
+            )
+        if not isinstance(self.coverage, (Prefix, Window, Chunk, Checkpoint)):
+            raise SpecError(self.field_name("coverage"), "Prefix, Window, Chunk or Checkpoint", self.coverage)
+        if self.format is not None and not isinstance(self.format, KvFormat):
+            raise SpecError(self.field_name("format"), "a KvFormat or None", self.format)
+        if not isinstance(self.rebuildable, bool):
+            raise SpecError(self.field_name("rebuildable"), "a bool", self.rebuildable)
+        if self.in_step_with is not None and not isinstance(self.in_step_with, str):
+            raise SpecError(self.field_name("in_step_with"), "the name of a group or None", self.in_step_with)
+
+    def _check_layers(self) -> None:
+        if isinstance(self.layers, (str, bytes)) or not isinstance(self.layers, Sequence):
+            raise SpecError(self.field_name("layers"), "a sequence of layer numbers or names", self.layers)
+        self._put("layers", tuple(self.layers))
+        for layer in self.layers:
+            if isinstance(layer, bool) or not isinstance(layer, (int, str)):
+                raise SpecError(self.field_name("layers"), "layer numbers or names", layer)
+        if len(set(self.layers)) != len(self.layers):
+            twice = next(layer for layer in self.layers if self.layers.count(layer) > 1)
+            raise SpecError(self.field_name("layers"), "every layer once", twice)
+
+    def _check_page(self) -> None:
+        if self.page_stride is not None:
+            if self.page_stride < self.page_bytes:
+                expected = f"at least the page, {self.page_bytes} bytes"
+                raise SpecError(self.field_name("page_stride"), expected, self.page_stride)
+            if self.page_stride % self.alignment:
+                expected = f"a multiple of the alignment, {self.alignment}"
+                raise SpecError(self.field_name("page_stride"), expected, self.page_stride)
+        if self.row_bytes is not None and (self.rows_per_page or 1) * self.row_bytes > self.page_bytes:
+            self._refuse_rows(self.rows_per_page or 1)
+        if self.parts is None:
+            return
+        if not isinstance(self.parts, Mapping) or not self.parts:
+            raise SpecError(self.field_name("parts"), "a mapping of part names to bytes", self.parts)
+        parts = {name: positive_int(self.field_name(f"parts[{name!r}]"), n) for name, n in self.parts.items()}
+        for name in parts:
+            if not isinstance(name, str) or not name:
+                raise SpecError(self.field_name("parts"), "names that are non-empty str", name)
+        self._put("parts", parts)
+        low, high = self.page_bytes, self.page_bytes * self.layer_count
+        if not low <= sum(parts.values()) <= high:
+            raise SpecError(self.field_name("parts"), f"a sum of {low} to {high} bytes", sum(parts.values()))
+
+    def _refuse_rows(self, rows: int) -> None:
+        expected = f"room for {rows} rows of {self.row_bytes} bytes"
+        raise SpecError(self.field_name("page_bytes"), expected, self.page_bytes)
+
+    def resolved(self, unit_tokens: int) -> CacheGroup:
+        """Return this group with its block filled in, checked against a unit in tokens.
+
+        Raises
+        ------
+        SpecError
+            The block, the unit, the ratio and the rows of a page do not fit together.
+        """
+        group = self if self.block_tokens is not None else replace(self, block_tokens=unit_tokens)
+        block = group.block_tokens or unit_tokens
+        if block % unit_tokens:
+            raise SpecError(self.field_name("block_tokens"), f"a multiple of the unit, {unit_tokens}", block)
+        for what, tokens in (("block", block), ("unit", unit_tokens)):
+            if tokens % self.tokens_per_row:
+                expected = f"a divisor of the {what}, {tokens} tokens"
+                raise SpecError(self.field_name("tokens_per_row"), expected, self.tokens_per_row)
+        group._check_rows(block)
+        return group
+
+    def _check_rows(self, block: int) -> None:
+        """A page must hold the rows of its block, or those that the window needs of it."""
+        if isinstance(self.coverage, Checkpoint):
+            return
+        needed_tokens = block
+        if not isinstance(self.coverage, Prefix):
+            needed_tokens = min(block, self.coverage.tokens - 1)
+        needed = -(-needed_tokens // self.tokens_per_row)
+        if self.rows_per_page is not None and self.rows_per_page < needed:
+            expected = f"at least {needed} rows, needed of a block of {block} tokens"
+            raise SpecError(self.field_name("rows_per_page"), expected, self.rows_per_page)
+        if self.row_bytes is not None and needed * self.row_bytes > self.page_bytes:
+            self._refuse_rows(needed)
+
+
+def token_length(tokens: object) -> int:
+    """Return a length in tokens as an int, 0 <= tokens < 2**63.
+
+    Raises
+    ------
+    ArgumentError
+        It is none.
+    """
+    try:
+        length = -1 if isinstance(tokens, bool) else index(tokens)  # type: ignore[arg-type]
+    except TypeError:
+        length = -1
+    if not 0 <= length < TOKENS_LIMIT:
+        raise ArgumentError("tokens", "an int, 0 <= tokens < 2**63", tokens)
+    return length

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters of a cache, as one consistent reading when the cache is idle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hybridkv.kinds import Check, StateKind
+
+
+@dataclass(frozen=True)
+class PageCounts:
+    """Pages of one pool by what they are; the four sum to its size.
+
+    Attributes
+    ----------
+    free : int
+        Not handed out.
+    filling : int
+        Being written, or private to a fill.
+    held : int
+        Pinned, retiring or quarantined.
+    cached : int
+        Published and pinned by nobody.
+    """
+
+    free: int
+    filling: int
+    held: int
+    cached: int
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What happened, by requests and by tokens.
+
+    ``lookups = misses + false_hits + effective_hits + pending + withdrawn``, always, also in tokens: a look-up's
+    tokens are those not matched (misses), those matched but not usable (false hits) and those usable
+    (effective once released, pending or withdrawn). ``pending`` is 0 when no lease lives.
+
+    Attributes
+    ----------
+    lookups, misses, effective_hits, pending, withdrawn : int
+        Requests; each also with the suffix ``_tokens``.
+    false_hits : mapping of Check to mapping of StateKind to int
+        Requests of which nothing was usable, by the check that cost most and the kind of its group.
+    false_hits_tokens : int
+        Tokens matched and not usable, shortfalls of reusable requests included.
+    lost_tokens : mapping of Check to mapping of StateKind to int
+        The same tokens by check and kind.
+    raced : int
+        Matches that had to look again because something changed between check and pin.
+    duplicates : int
+        Pages that stayed private because another writer of the key was first.
+    unplaced : int
+        Blocks and tips that could not be found again because the table had no room for them.
+    leaks : int
+        Leases and fills that were dropped unsettled.
+    quarantined : int
+        Pages taken out of use: damaged, or of a leaked fill.
+    published, retired : int
+        Pages.
+    pages : mapping of str to PageCounts
+        By group.
+    states : mapping of StateKind to int
+        Units that hold a usable page of the kind (DISK: a record in a tier), from the derived index.
+    """
+
+    lookups: int
+    lookups_tokens: int
+    misses: int
+    misses_tokens: int
+    false_hits: Mapping[Check, Mapping[StateKind, int]]
+    false_hits_tokens: int
+    effective_hits: int
+    effective_hits_tokens: int
+    pending: int
+    pending_tokens: int
+    withdrawn: int
+    withdrawn_tokens: int
+    lost_tokens: Mapping[Check, Mapping[StateKind, int]]
+    raced: int
+    duplicates: int
+    unplaced: int
+    leaks: int
+    quarantined: int
+    published: int
+    retired: int
+    pages: Mapping[str, PageCounts]
+    states: Mapping[StateKind, int]
+
+    @property
+    def false_hits_total(self) -> int:
+        """Requests of which nothing was usable, over all checks and kinds."""
+        return sum(sum(kinds.values()) for kinds in self.false_hits.values())
+
+    @property
+    def hit_rate(self) -> float:
+        """(lookups - misses) / lookups: what a prefix-hash rule would report. 0.0 without look-ups."""
+        return _ratio(self.lookups - self.misses, self.lookups)
+
+    @property
+    def effective_hit_rate(self) -> float:
+        """effective_hits / lookups: hit, and continued. 0.0 without look-ups."""
+        return _ratio(self.effective_hits, self.lookups)
+
+    @property
+    def hit_rate_tokens(self) -> float:
+        """Matched tokens of all tokens asked for."""
+        return _ratio(self.lookups_tokens - self.misses_tokens, self.lookups_tokens)
+
+    @property
+    def effective_hit_rate_tokens(self) -> float:
+        """Tokens reused of all tokens asked for."""
+        return _ratio(self.effective_hits_tokens, self.lookups_tokens)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def by_check_and_kind(flat: list[int]) -> dict[Check, dict[StateKind, int]]:
+    """Turn the core's flat table [[checks * kinds]] into a mapping."""
+    kinds = len(StateKind)
+    return {check: {kind: flat[check * kinds + kind] for kind in StateKind} for check in Check}

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pool memory as an engine hands it over: where the arrays lie, without copying and without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hybridkv.errors import ArgumentError
+from hybridkv.group import CacheGroup
+
+_CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
+
+
+@dataclass(frozen=True)
+class PoolArray:
+    """One array of a pool, [[pages, page_bytes]] in bytes.
+
+    Attributes
+    ----------
+    base : int
+        Address of page 0.
+    stride : int
+        Bytes from page to page.
+    page_bytes : int
+        Bytes of one page in this array.
+    row_stride : int
+        Bytes from row to row inside a page where the array has three dimensions, else 0.
+    pages : int
+    host : bool
+        Whether the CPU may read it.
+    keepalive : object
+        The array itself.
+    """
+
+    base: int
+    stride: int
+    page_bytes: int
+    row_stride: int
+    pages: int
+    host: bool
+    keepalive: object
+
+
+def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) -> list[PoolArray]:
+    """Read what ``cache.bind`` was given.
+
+    Parameters
+    ----------
+    group : CacheGroup
+    page_bytes : int
+        Bytes of a page over all layers: what one array must hold.
+    arrays : array or sequence of arrays
+        One array for all layers, or one for each layer. numpy, DLPack, ``__array_interface__`` or
+        ``__cuda_array_interface__``; [[pages, page_bytes]] of any dtype, or [[pages, rows, row_bytes]].
+    pages : int
+        Pages that the pool must hold.
+
+    Returns
+    -------
+    list of PoolArray
+
+    Raises
+    ------
+    ArgumentError
+        Naming field, expected and got: not an array, too few pages, pages too small, bytes of a page not in one
+        piece, wrong number of arrays.
+    """
+    layers = group.layer_count
+    many = isinstance(arrays, (list, tuple))
+    items: Sequence[Any] = arrays if many else [arrays]  # type: ignore[assignment]
+    if len(items) not in {1, layers}:
+        raise ArgumentError("arrays", f"one array, or one for each of {layers} layers", f"{len(items)} arrays")
+    need = page_bytes if len(items) == 1 else group.page_bytes
+    made = []
+    for number, item in enumerate(items):
+        array = _read(f"arrays[{number}]", item)
+        if array.pages < pages:
+            raise ArgumentError(f"arrays[{number}]", f"at least {pages} pages", f"{array.pages} pages")
+        if array.page_bytes < need:
+            raise ArgumentError(f"arrays[{number}]", f"pages of at least {need} bytes", f"{array.page_bytes} bytes")
+        made.append(PoolArray(**{**array.__dict__, "page_bytes": need}))
+    if len({array.host for array in made}) != 1:
+        raise ArgumentError("arrays", "arrays on one device", "host and device arrays")
+    return made
+
+
+def _read(name: str, item: Any) -> PoolArray:
+    interface = getattr(item, "__cuda_array_interface__", None)
+    if interface is not None:
+        width = np.dtype(interface["typestr"]).itemsize
+        shape = tuple(interface["shape"])
+        strides = interface.get("strides") or _dense(shape, width)
+        return _array(name, interface["data"][0], shape, tuple(strides), width, False, item)
+    if not isinstance(item, np.ndarray) and hasattr(item, "__dlpack_device__"):
+        device = int(item.__dlpack_device__()[0])
+        if device not in _CPU_DEVICES:
+            raise ArgumentError(name, "device arrays with __cuda_array_interface__", f"DLPack device type {device}")
+        view = np.from_dlpack(item)
+    elif isinstance(item, np.ndarray) or hasattr(item, "__array_interface__"):
+        view = np.asarray(item)
+    else:
+        raise ArgumentError(name, "an array (numpy, DLPack, __array_interface__)", type(item).__name__)
+    address = view.__array_interface__["data"][0]
+    return _array(name, address, view.shape, view.strides, view.itemsize, True, (item, view))
+
+
+def _dense(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    strides = []
+    for extent in reversed(shape):
+        strides.append(width)
+        width *= extent
+    return tuple(reversed(strides))
+
+
+def _array(
+    name: str,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    width: int,
+    host: bool,
+    keepalive: object,
+) -> PoolArray:
+    if len(shape) < 2:
+        raise ArgumentError(name, "at least two dimensions [[pages, page_bytes]]", f"shape {shape}")
+    dense = _dense(shape[1:], width)
+    page_bytes = int(np.prod(shape[1:], dtype=np.int64)) * width
+    # Rows may be padded (a fact that match reports); what is inside a row may not.
+    rows_apart = len(shape) == 3 and strides[2] == width and strides[1] >= dense[0]
+    if strides[1:] != dense and not rows_apart:
+        raise ArgumentError(name, "the bytes of a page in one piece", f"strides {strides} of shape {shape}")
+    extent = shape[1] * strides[1] if len(shape) == 3 else page_bytes
+    if strides[0] < extent and shape[0] > 1:
+        raise ArgumentError(name, f"a page stride of at least {extent} bytes", strides[0])
+    row_stride = strides[1] if len(shape) == 3 else 0
+    return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], host, keepalive)

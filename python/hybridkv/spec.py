@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describing a model: cache groups, and the spec that holds them.
+
+A *cache group* is the set of layers that keep the same kind of bytes with the same lifetime. A *spec* is the
+unit that one key names, the groups, and the identity that goes into the root of every key. Specs are checked
+when they are made; every refusal names the field, what was expected and what came.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hybridkv import _core
+from hybridkv.coverage import Checkpoint, Chunk, Prefix, positive_int
+from hybridkv.errors import ArgumentError, SpecError
+from hybridkv.group import TOKENS_LIMIT, CacheGroup, Need, token_length
+from hybridkv.identity import Identity
+from hybridkv.kinds import StateKind
+
+__all__ = ["DTYPES", "GROUPS_PER_WORD", "CacheGroup", "CacheSpec", "Need"]
+
+GROUPS_PER_WORD = 8
+"""Groups that a word of a descriptor holds: ``Prefix`` groups in one word, all others in the other."""
+
+DTYPES = ("fp8", "bfloat16", "float32")
+"""What :meth:`CacheSpec.from_config` computes rows in; "fp8" stands for the published row formats."""
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """What one key names, and the cache groups of a model.
+
+    Parameters
+    ----------
+    unit_tokens : int
+        Tokens that one key names.
+    groups : sequence of CacheGroup
+        At most 8 with ``Prefix`` coverage and at most 8 others; names are unique.
+    identity : Identity, optional
+        Goes into the root of every key.
+
+    Attributes
+    ----------
+    groups : tuple of CacheGroup
+        In the given order, each with its ``block_tokens`` filled in.
+
+    Raises
+    ------
+    SpecError
+        Naming field, expected and got.
+
+    Examples
+    --------
+    >>> spec = CacheSpec.homogeneous(layers=32, page_bytes=65536)
+    >>> spec.boundary_tokens, spec.boundary_group, spec.bytes_per_token
+    (16, 'kv', 131072.0)
+    >>> spec.requirements(40)["kv"].blocks
+    range(0, 3)
+    """
+
+    unit_tokens: int
+    groups: Sequence[CacheGroup]
+    identity: Identity = field(default_factory=Identity, kw_only=True)
+
+    def __post_init__(self) -> None:
+        unit = positive_int("unit_tokens", self.unit_tokens)
+        object.__setattr__(self, "unit_tokens", unit)
+        if not isinstance(self.groups, Sequence) or not self.groups:
+            raise SpecError("groups", "a sequence of at least one CacheGroup", self.groups)
+        for group in self.groups:
+            if not isinstance(group, CacheGroup):
+                raise SpecError("groups", "CacheGroup objects", group)
+        if not isinstance(self.identity, Identity):
+            raise SpecError("identity", "an Identity", self.identity)
+        object.__setattr__(self, "groups", tuple(group.resolved(unit) for group in self.groups))
+        self._check_names()
+        self._check_words()
+        if self.boundary_tokens >= TOKENS_LIMIT:
+            raise SpecError("groups", "blocks whose common multiple is below 2**63", self.boundary_tokens)
+
+    @classmethod
+    def homogeneous(
+        cls,
+        layers: int | Sequence[int | str],
+        page_bytes: int,
+        unit_tokens: int = 16,
+        *,
+        identity: Identity | None = None,
+    ) -> CacheSpec:
+        """Describe a model whose layers all use full attention: one group named "kv".
+
+        Parameters
+        ----------
+        layers : int or sequence
+            Number of layers, or their numbers or names.
+        page_bytes : int
+            Bytes of one unit of one layer.
+        unit_tokens : int, optional
+            Tokens that one key names.
+        identity : Identity, optional
+            Goes into the root of every key.
+
+        Returns
+        -------
+        CacheSpec
+
+        Raises
+        ------
+        SpecError
+            An argument that is not legal.
+        """
+        if isinstance(layers, bool) or not isinstance(layers, Sequence):
+            layers = range(positive_int("layers", layers))
+        if not layers:
+            raise SpecError("layers", "at least one layer", layers)
+        group = CacheGroup("kv", StateKind.COMPRESSED, Prefix(), page_bytes=page_bytes, layers=layers)
+        return cls(unit_tokens, (group,), identity=identity or Identity())
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, object] | str | os.PathLike[str],
+        *,
+        unit_tokens: int = 256,
+        dtype: str = "fp8",
+        identity: Identity | None = None,
+    ) -> CacheSpec:
+        """Describe a model from its Hugging Face configuration.
+
+        Parameters
+        ----------
+        config : mapping or path
+            The configuration, or the path of a ``config.json`` or of the folder that holds it.
+        unit_tokens : int, optional
+            Tokens that one key names, and the block of every group.
+        dtype : {"fp8", "bfloat16", "float32"}, optional
+            Rows to compute. "fp8": the published row formats; a model without them takes its config's own
+            dtype.
+        identity : Identity, optional
+            Goes into the root of every key.
+
+        Returns
+        -------
+        CacheSpec
+            Groups of the library's own layout, pages without padding; layers of a draft head not included.
+
+        Raises
+        ------
+        UnsupportedModel
+            The model is not known, or a field is missing or contradicts another; nothing is guessed from
+            shapes.
+        SpecError
+            The unit does not fit the model's compression ratios.
+        ArgumentError
+            No such dtype; no readable JSON object at the path.
+
+        Examples
+        --------
+        >>> config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8,
+        ...           "num_key_value_heads": 2, "hidden_size": 512, "torch_dtype": "bfloat16"}
+        >>> CacheSpec.from_config(config, unit_tokens=16).bytes_per_token
+        1024.0
+        """
+        from hybridkv import models  # the families build on this module
+
+        unit = positive_int("unit_tokens", unit_tokens)
+        if dtype not in DTYPES:
+            raise ArgumentError("dtype", f"one of {', '.join(DTYPES)}", dtype)
+        groups = models.groups_of(_read_config(config), unit, dtype)
+        return cls(unit, groups, identity=identity or Identity())
+
+    @property
+    def boundary_tokens(self) -> int:
+        """Step of usable lengths: least common multiple of the blocks of all groups not ``rebuildable``."""
+        blocks = (g.block_tokens or self.unit_tokens for g in self.groups if not g.rebuildable)
+        return math.lcm(self.unit_tokens, *blocks)
+
+    @property
+    def boundary_group(self) -> str | None:
+        """Name of the group that causes :attr:`boundary_tokens`; None where every group is rebuildable.
+
+        The first group whose block is the whole step. Where the step is larger than every block, the group
+        that, in spec order, last raised the running common multiple.
+        """
+        causes = [g for g in self.groups if not g.rebuildable]
+        for group in causes:
+            if group.block_tokens == self.boundary_tokens:
+                return group.name
+        step, last = 1, None
+        for group in causes:
+            raised = math.lcm(step, group.block_tokens or self.unit_tokens)
+            step, last = raised, group.name if raised > step else last
+        return last
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Growth per token: bytes of pages of ``Prefix`` groups over all layers, divided by their blocks."""
+        prefix = (g for g in self.groups if isinstance(g.coverage, Prefix))
+        return float(sum((Fraction(g.total_page_bytes, g.block_tokens or 1) for g in prefix), Fraction(0)))
+
+    @property
+    def boundary_bytes(self) -> dict[str, int]:
+        """Fixed cost that is kept per resumable aligned boundary, by group, in bytes.
+
+        Whole pages over all layers, of the groups without ``Prefix`` coverage; where the cost changes from
+        boundary to boundary, the largest over one period.
+        """
+        fixed = (g for g in self.groups if not isinstance(g.coverage, Prefix))
+        return {g.name: g.total_page_bytes * self._most_blocks(g) for g in fixed}
+
+    def requirements(self, tokens: int) -> dict[str, Need]:
+        """Tell what must exist of every group to resume at a length.
+
+        Parameters
+        ----------
+        tokens : int
+            The length, aligned or not, 0 <= tokens < 2**63.
+
+        Returns
+        -------
+        dict of str to Need
+            One entry per group, in spec order; a group of which nothing is needed has no rows and no blocks.
+
+        Raises
+        ------
+        ArgumentError
+            No such length.
+
+        Examples
+        --------
+        >>> tail = CacheGroup("tail", StateKind.TAIL, Checkpoint(every=4), page_bytes=64, row_bytes=16,
+        ...                   rows_per_page=4)
+        >>> spec = CacheSpec(16, [tail])
+        >>> spec.requirements(32)["tail"]
+        Need(rows=0, bytes=0, blocks=range(2, 2))
+        >>> spec.requirements(35)["tail"]
+        Need(rows=3, bytes=48, blocks=range(2, 3))
+        """
+        tokens = token_length(tokens)
+        return {group.name: group.need(tokens) for group in self.groups}
+
+    def group(self, name: str) -> CacheGroup:
+        """Return the group of a name.
+
+        Parameters
+        ----------
+        name : str
+            A name in :attr:`groups`.
+
+        Returns
+        -------
+        CacheGroup
+
+        Raises
+        ------
+        ArgumentError
+            No group has that name.
+        """
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise ArgumentError("group", f"one of {', '.join(g.name for g in self.groups)}", name)
+
+    def __getitem__(self, name: str) -> CacheGroup:
+        return self.group(name)
+
+    def _most_blocks(self, group: CacheGroup) -> int:
+        """Largest number of own blocks that a boundary needs, over one period of boundaries."""
+        step, block = self.boundary_tokens, group.block_tokens or 1
+        rule, parameter = group.coverage.rule, group.coverage.parameter
+        if isinstance(group.coverage, Checkpoint):
+            return int(parameter == 0 or step % parameter != 0)
+        repeats = math.lcm(block, parameter if isinstance(group.coverage, Chunk) else 1)
+        first = -(-parameter // step) * step  # beyond the first window every boundary has a whole one
+        lengths = range(first, first + math.lcm(step, repeats), step)
+        spans = (_core.needed_blocks(rule, parameter, block, t) for t in lengths)
+        return max(end - begin for begin, end in spans)
+
+    def _check_names(self) -> None:
+        by_name: dict[str, CacheGroup] = {}
+        for group in self.groups:
+            if group.name in by_name:
+                raise SpecError("groups", "groups of different names", group.name)
+            by_name[group.name] = group
+        for group in self.groups:
+            if group.in_step_with is None:
+                continue
+            where, leader = group.field_name("in_step_with"), by_name.get(group.in_step_with)
+            if leader is None:
+                raise SpecError(where, f"one of {', '.join(by_name)}", group.in_step_with)
+            if leader is group or not isinstance(leader.coverage, Prefix):
+                raise SpecError(where, "another group with Prefix coverage", group.in_step_with)
+            if not isinstance(group.coverage, Prefix):
+                raise SpecError(
+                    group.field_name("coverage"), "Prefix, to be in step with a group", group.coverage
+                )
+
+    def _check_words(self) -> None:
+        prefix = sum(isinstance(g.coverage, Prefix) for g in self.groups)
+        for what, count in (
+            ("with Prefix coverage", prefix),
+            ("of other coverage", len(self.groups) - prefix),
+        ):
+            if count > GROUPS_PER_WORD:
+                raise SpecError("groups", f"at most {GROUPS_PER_WORD} groups {what}", count)
+
+
+def _read_config(config: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, object]:
+    if isinstance(config, Mapping):
+        return config
+    if not isinstance(config, (str, os.PathLike)):
+        raise ArgumentError("config", "a mapping, or the path of a config.json", config)
+    path = os.path.join(config, "config.json") if os.path.isdir(config) else config
+    try:
+        with open(path, encoding="utf-8") as file:
+            read = json.load(file)
+    except (OSError, ValueError) as why:
+        raise ArgumentError("config", "a readable JSON file", os.fspath(config), why=str(why)) from why
+    if not isinstance(read, dict):
+        raise ArgumentError("config", "a JSON object", type(read).__name__)
+    return read

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of a match: how much is known, how much is usable, why not more, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridkv.errors import ArgumentError
+from hybridkv.formats import Compatibility, KvFormat, compatible
+from hybridkv.kinds import Check, Outcome, Remedy, StateKind
+
+if TYPE_CHECKING:
+    from hybridkv import _core
+    from hybridkv.cache import HybridCache
+    from hybridkv.keys import BlockKeys
+    from hybridkv.lease import Lease
+
+
+class Why(NamedTuple):
+    """The loss that cost most.
+
+    Attributes
+    ----------
+    check : Check
+        Which check took the tokens.
+    kind : StateKind
+        Kind of the group; DISK if what is missing rests in a tier.
+    group : str
+        The group whose first failing block starts lowest.
+    block : int
+        That group's own block index, from the start of the prefix.
+    code : str
+        missing, partial, stale, expired, lagging, filling, drop, pins, in_tier, format, base, page_stride,
+        row_stride, footer or content.
+    detail : str
+        One sentence for an operator.
+    """
+
+    check: Check
+    kind: StateKind
+    group: str
+    block: int
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do so that more, or all, of a prefix becomes usable.
+
+    Attributes
+    ----------
+    loads : tuple
+        (group, block) to be restored from a tier; empty without one.
+    conversions : tuple
+        (group, block) whose bytes are of a convertible format.
+    replay : mapping of str to (int, int)
+        For each rebuildable group that is missing: the tokens [from, t) to compute again for it.
+    resume_tokens : int
+        Where the engine resumes computing: the smallest ``from`` of the replay, or the usable length. Below the
+        usable length writes are masked for every other group.
+    exact : bool
+        Whether the continuation is bit for bit what recomputation gives.
+    """
+
+    loads: tuple[tuple[str, int], ...] = ()
+    conversions: tuple[tuple[str, int], ...] = ()
+    replay: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    resume_tokens: int = 0
+    exact: bool = True
+
+
+class Verdict:
+    """What :meth:`HybridCache.match <hybridkv.HybridCache.match>` decided.
+
+    ``MISS`` is ``matched_tokens == 0``; ``FALSE_HIT`` is matched but nothing usable; ``REUSABLE`` carries a lease,
+    and a ``why`` if less is usable than matched. A verdict that is dropped with its lease unsettled withdraws
+    it, which is reported as a leak.
+    """
+
+    __slots__ = ("_boundaries", "_cache", "_core", "_formats", "_keys", "lease")
+
+    lease: Lease | None
+    """A :class:`~hybridkv.Lease` exactly when REUSABLE, already pinned."""
+
+    def __init__(
+        self,
+        core: _core.Verdict,
+        cache: HybridCache,
+        keys: BlockKeys,
+        formats: Mapping[str, KvFormat] | None,
+        lease: Lease | None,
+    ) -> None:
+        self._core = core
+        self._cache = cache
+        self._keys = keys
+        self._formats = formats
+        self._boundaries: npt.NDArray[np.int64] | None = None
+        self.lease = lease
+
+    @property
+    def outcome(self) -> Outcome:
+        """MISS, FALSE_HIT or REUSABLE."""
+        return Outcome(self._core.outcome)
+
+    @property
+    def matched_tokens(self) -> int:
+        """What a homogeneous manager would call the hit, in tokens."""
+        return self._core.matched_tokens
+
+    @property
+    def usable_tokens(self) -> int:
+        """Length at which every group can resume, in tokens; 0 unless REUSABLE."""
+        return self._core.usable_tokens
+
+    @property
+    def why(self) -> Why | None:
+        """The loss that cost most; None only if MISS, or if all that matched is usable, and nothing is filling."""
+        raw = self._core.why
+        if raw is None:
+            return None
+        check, group, block, code, in_tier = raw
+        described = self._cache.spec.groups[group]
+        kind = StateKind.DISK if in_tier else described.kind
+        detail = _detail(Check(check), described.name, block, code, self._core.lost[check])
+        return Why(Check(check), kind, described.name, block, code, detail)
+
+    @property
+    def lost(self) -> dict[Check, int]:
+        """Tokens that each check took off the length the earlier ones left; checks that took none are absent."""
+        return {Check(check): tokens for check, tokens in enumerate(self._core.lost) if tokens}
+
+    @property
+    def remedy(self) -> Remedy:
+        """RECOMPUTE, RESTORE, CONVERT or WAIT for what ``why`` names; NONE where nothing was lost."""
+        why = self.why
+        if why is not None and why.check is Check.ABI and self._convertible(why):
+            return Remedy.CONVERT
+        return Remedy(self._core.remedy)
+
+    @property
+    def plan(self) -> Plan:
+        """What would make more usable, and the replay that this lease needs."""
+        names = [group.name for group in self._cache.spec.groups]
+        replay = {names[group]: (start, self.usable_tokens) for group, start in self._core.replay}
+        why = self.why
+        named = () if why is None else ((why.group, why.block),)
+        remedy = self.remedy
+        return Plan(
+            loads=named if remedy is Remedy.RESTORE else (),
+            conversions=named if remedy is Remedy.CONVERT else (),
+            replay=replay,
+            resume_tokens=self._core.resume_tokens,
+            exact=True,
+        )
+
+    @property
+    def boundaries(self) -> npt.NDArray[np.int64]:
+        """Every usable length in tokens, ascending, [[lengths]] int64; read when first asked.
+
+        Only ``lease.tokens`` is guaranteed: nothing pins the others. Lengths are those before the drop.
+        """
+        if self._boundaries is None:
+            formats = self._cache._format_list(self._formats)
+            core = self._cache._core.boundaries(self._keys._core, self._core.limit_tokens, formats)
+            core.flags.writeable = False
+            self._boundaries = core
+        return self._boundaries
+
+    def _convertible(self, why: Why) -> bool:
+        group = self._cache.spec.groups[[g.name for g in self._cache.spec.groups].index(why.group)]
+        reader = (self._formats or {}).get(why.group, group.format)
+        index = self._cache._group_index(why.group)
+        writer = self._cache._known_formats.get(self._cache._core.format_at(self._keys._core, index, why.block))
+        if reader is None or writer is None:
+            return False
+        return compatible(reader, writer) is Compatibility.CONVERTIBLE
+
+    def __repr__(self) -> str:
+        return (
+            f"Verdict({self.outcome.name}, matched_tokens={self.matched_tokens}, "
+            f"usable_tokens={self.usable_tokens}, why={self.why})"
+        )
+
+
+def _detail(check: Check, group: str, block: int, code: str, tokens: int) -> str:
+    reason = {
+        "missing": f"block {block} of {group!r} was never here",
+        "partial": f"the length is no multiple of {group!r}'s block (block {block})",
+        "stale": f"block {block} of {group!r} was here and is gone",
+        "expired": f"block {block} of {group!r} slid out of its window's storage",
+        "lagging": f"{group!r} has not reached block {block} that the group it indexes has",
+        "filling": f"block {block} of {group!r} is being filled by another request",
+        "drop": "the length was shortened for a draft head",
+        "pins": f"a block of {group!r} has no room for another pin",
+        "in_tier": f"block {block} of {group!r} rests in a tier",
+        "format": f"block {block} of {group!r} was written in another format",
+        "base": f"the pool of {group!r} starts at an address its kernel cannot take",
+        "page_stride": f"the pool of {group!r} has a page stride its kernel cannot take",
+        "row_stride": f"the pool of {group!r} has a row stride its kernel cannot take",
+        "footer": f"the pool of {group!r} has its footer where its kernel does not look",
+        "content": f"block {block} of {group!r} does not hold the bytes that were published",
+    }[code]
+    return f"{check.name}: {reason} ({tokens} tokens lost)"
+
+
+def intersect(boundaries: Iterable[npt.ArrayLike]) -> int:
+    """Agree on one boundary among ranks.
+
+    Parameters
+    ----------
+    boundaries : iterable of array_like
+        Usable lengths of each rank, [[lengths]] integers, as ``verdict.boundaries``.
+
+    Returns
+    -------
+    int
+        The largest length that every rank can resume at, in tokens; 0 if none. It is a member of every set,
+        never the smallest of the largest.
+
+    Raises
+    ------
+    ArgumentError
+        No rank, or something else than lengths.
+
+    Examples
+    --------
+    >>> intersect([[16, 48, 96], [16, 32, 48, 64]])
+    48
+    """
+    common: set[int] | None = None
+    for lengths in boundaries:
+        array = np.asarray(lengths)
+        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+            raise ArgumentError("boundaries", "arrays [[lengths]] of integers", lengths)
+        members = {int(length) for length in array}
+        common = members if common is None else common & members
+    if common is None:
+        raise ArgumentError("boundaries", "at least one rank", "none")
+    return max(common, default=0)

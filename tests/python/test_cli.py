@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: what is listed, what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridkv import cli
+
+ROWS = [
+    '{"timestamp": 0, "input_length": 1024, "output_length": 0, "hash_ids": [0, 1]}',
+    '{"timestamp": 1, "input_length": 1600, "output_length": 0, "hash_ids": [0, 1, 2, 3]}',
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "two.jsonl"
+    path.write_text("\n".join(ROWS) + "\n")
+    return str(path)
+
+
+def test_help_lists_the_commands_that_exist_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    listed = re.findall(r"^    (\w+) ", capsys.readouterr().out, flags=re.MULTILINE)
+    assert listed == ["demo", "replay", "doctor"]
+
+
+@pytest.mark.parametrize("command", ["demo", "replay", "doctor"])
+def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [[], ["plan"], ["replay"]])
+def test_commands_that_are_missing_or_incomplete_exit_with_two(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 2
+
+
+def test_replay_prints_a_table(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["replay", "--trace", trace, "--model", "gemma-3-4b"]) == 0
+    printed = capsys.readouterr()
+    assert "two: 2 requests, 2.6k prompt tokens" in printed.out
+    assert "Gemma-3-4B" in printed.out
+    assert "DeepSeek" not in printed.out
+    assert printed.err == ""
+
+
+def test_replay_prints_one_json_object(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [
+        "replay",
+        "--trace",
+        trace,
+        "--trace",
+        trace,
+        "--json",
+        "--budget-gib",
+        "0.5,2",
+        "--windows",
+        "512",
+    ]
+    assert cli.main(argv) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["windows"] == "every 512 tokens"
+    assert [trace["name"] for trace in document["traces"]] == ["two", "two"]
+    budgets = [run["budget_bytes"] for run in document["traces"][0]["runs"]]
+    assert budgets == [2**29, 2**31] * 2
+    assert [run["hybrid"]["usable_tokens"] for run in document["traces"][0]["runs"]] == [1024] * 4
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["--trace", "no/such/file"], "No such file"),
+        (["--windows", "some"], "windows: expected all, ends"),
+        (["--model", "gpt-7"], "model: expected one of"),
+        (["--budget-gib", "1,x"], "budget_gib: expected numbers"),
+        (["--budget-gib", "0"], "budget_gib: expected above 0"),
+        (["--budget-gib", "nan"], "budget_gib: expected above 0"),
+        (["--unit-tokens", "0"], "unit_tokens: expected at least 1"),
+        (["--requests", "0"], "requests: expected at least 1"),
+        (["--block-tokens", "16"], "two.jsonl:1: hash_ids: expected 64 ids"),
+    ],
+)
+def test_refusals_name_what_was_expected(
+    trace: str, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["replay", "--trace", trace, *argv]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("hybridkv replay: ")
+    assert reason in printed.err
+    assert printed.out == ""
+
+
+def test_demo_away_from_a_clone_asks_for_a_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hybridkv.replay.runs.DEMO_TRACES", ("gone.jsonl",))
+    assert cli.main(["demo"]) == 2
+    assert "--trace PATH" in capsys.readouterr().err
+
+
+def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert list(facts) == [
+        "hybridkv",
+        "key_profile",
+        "format_schema",
+        "cpu_features",
+        "python",
+        "numpy",
+        "platform",
+    ]
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", facts["hybridkv"])
+    assert facts["key_profile"] >= 1
+    assert facts["cpu_features"]["sha256"] in ("portable", "sha_ni")
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(facts)
+    assert lines[0].split() == ["hybridkv", facts["hybridkv"]]
+
+
+def test_the_module_runs_and_importing_it_brings_no_extra() -> None:
+    program = "import sys, hybridkv.cli; print(sorted({'torch', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    done = subprocess.run(
+        [sys.executable, "-m", "hybridkv", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("hybridkv ")
