@@ -166,7 +166,7 @@ void bind_verdict(py::module_& m) {
       .def_property_readonly("why", [](const VerdictBox& v) -> py::object {
         if (!v.verdict.has_why) return py::none();
         const Why& why = v.verdict.why;
-        return py::make_tuple(static_cast<int>(why.check), why.group, why.block, name_of(why.code), why.in_tier);
+        return py::make_tuple(static_cast<int>(why.check), why.group, why.block, name_of(why.code), why.in_tier, why.writer_format);
       });
 }
 
@@ -180,10 +180,11 @@ std::vector<FormatId> formats_from(HybridCache& cache, const py::object& formats
 }
 
 void bind_cache(py::module_& m) {
-  bind_verdict(m);
+  py::class_<CacheBox, std::shared_ptr<CacheBox>> cache(m, "Cache");
   bind_lease(m);
+  bind_verdict(m);
   bind_fill(m);
-  py::class_<CacheBox, std::shared_ptr<CacheBox>>(m, "Cache")
+  cache
       .def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"))
       .def("match", &match, py::arg("keys"), py::arg("limit"), py::arg("formats"), py::arg("drop_tokens"),
            py::arg("exactly"), py::arg("verify"))
@@ -197,10 +198,10 @@ void bind_cache(py::module_& m) {
         const std::int64_t page = seen.page == no_page ? -1 : static_cast<std::int64_t>(index(seen.page));
         return py::make_tuple(static_cast<int>(seen.phase), seen.pins, page, seen.handouts);
       }, py::arg("keys"), py::arg("group"), py::arg("block"))
-      .def("format_at", [](const CacheBox& box, const KeyChain& keys, int group, std::int64_t block) {
-        const Digest16& digest = box.cache.format(box.cache.format_at(keys, group, block));
+      .def("format", [](const CacheBox& box, FormatId id) {
+        const Digest16& digest = box.cache.format(id);
         return py::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
-      }, py::arg("keys"), py::arg("group"), py::arg("block"))
+      }, py::arg("id"))
       .def("counters", &counters)
       .def("census", &census, py::arg("group"))
       .def("states", [](CacheBox& box) {

@@ -65,7 +65,8 @@ void bind_fill(py::module_& m) {
       }, py::arg("groups"))
       .def("abort", [](FillBox& box, bool quarantine) { box.box->cache.abort(*box.fill, quarantine); },
            py::arg("quarantine"));
-  m.def("reserve", &reserve, py::arg("cache"), py::arg("keys"), py::arg("groups"), py::arg("formats"), py::arg("lease"));
+  m.def("reserve", &reserve, py::arg("cache"), py::arg("keys"), py::arg("groups"), py::arg("formats"),
+        py::arg("lease") = nullptr);
 }
 
 }  // namespace hkv

@@ -2,6 +2,7 @@
 // Key chains for Python: token ids out of lists, tuples and buffers, and the SHA-256 path in use.
 #include <pybind11/numpy.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>

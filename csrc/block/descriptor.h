@@ -15,11 +15,23 @@
 //  2. A pin taken by CAS on the checked generation pins exactly the pages checked (word.h, invariant 1).
 //  3. Who gives up a page with 0 pins sees every read made under earlier pins as done: unpin releases
 //     (7), the giving-up CAS acquires (8); later pins and unpins are RMWs and keep the release sequence.
+//  4. Who sees B as a step after the end of a life left it sees H closed or later: that step (8) releases,
+//     the load of B (9) acquires, and sight() loads H again after it. Hence no claim on B follows the erase.
+//  5. Of two threads that empty one word each, at least one sees both empty: the CAS (8) that empties a word
+//     and the loads (15, 16) after it are seq_cst. Hence an empty descriptor does not stay behind.
+//  6. The page id that a retirer read before its CAS (8) is not the next owner's: the claim (17) acquires
+//     what that CAS released, so the next owner's store of a page id comes after the retirer's load of it.
+//     (On x86-64 every locked CAS orders it; elsewhere a load may be delayed behind a later relaxed CAS. A
+//     model checker that runs loads in program order cannot show this reordering.)
+//  7. Who reads H as a claim on B left it (18, 15) sees that claim, so no life ends around a claim that holds.
 // Edges between threads:
-//   (1) open -> (2) sight           a found descriptor shows the words it was opened with
+//   (1) open -> (2), (15) sight     a found descriptor shows the words it was opened with
 //   (3) key -> (4) key              invariant 1
 //   (5) publish -> (2), (6), (9)    page ids and bytes are there for whoever sees the phase usable
 //   (7) unpin -> (8) give up        invariant 3
+//   (7) unpin -> (2) sight          what was filed in a directory under a pin is there for who sees it unpinned
+//   (8) give up -> (9), (17)        invariants 4 and 6;  (8) give up -> (15), (16): invariant 5
+//   (18) claim on B -> (15)         invariant 7
 #pragma once
 #include <cstdint>
 
@@ -63,7 +75,7 @@ class alignas(cache_line_bytes) Descriptor {
     key_hi_.store(key.hi, at(23, release));
     for (auto& pair : tail_) pair.store(~std::uint64_t{0});
     const Word tentative = Word::bare(word(WordClass::H).generation(), Word::pins_tentative);
-    // (1) release-store synchronizes-with (2)
+    // (1) release-store synchronizes-with (2, 15)
     atom(WordClass::H).store(tentative.bits(), at(1, release));
     return tentative;
   }
@@ -93,24 +105,44 @@ class alignas(cache_line_bytes) Descriptor {
   // Reads both words if the line lives under `key`. Stores nothing.
   // Returns: false where it does not, or where its life moved on at each of a few attempts: a miss that
   // was true when read. Progress: wait-free.
-  bool sight(Key128 key, Word& h, Word& b) const { return sight_any(key, h, b) && h.live(); }
+  bool sight(Key128 key, Word& h, Word& b) const {
+    Look seen = Look::Moved;
+    for (int attempt = 0; seen == Look::Moved && attempt < sight_attempts; ++attempt) seen = look(key, h, b);
+    return seen == Look::Yes && h.live();
+  }
 
-  // The same for a tentative life as well.
-  bool sight_any(Key128 key, Word& h, Word& b) const {
-    for (int attempt = 0; attempt < sight_attempts; ++attempt) {
-      // (2) acquire-load synchronizes-with (1, 5)
-      h = Word(atom(WordClass::H).load(at(2, acquire)));
-      if (h.closed()) return false;
-      // (9) acquire-load synchronizes-with (5)
-      b = Word(atom(WordClass::B).load(at(9, acquire)));
-      // (4) acquire-load synchronizes-with (3)
-      const std::uint64_t lo = key_lo_.load(at(4, acquire));
-      // (24) acquire-load synchronizes-with (23)
-      const std::uint64_t hi = key_hi_.load(at(24, acquire));
-      if (lo != key.lo || hi != key.hi) return false;
-      if (word(WordClass::H).generation() == h.generation()) return true;
-    }
-    return false;
+  // The same for a life that the caller knows to go on, or wants to know over: it ends only with an answer.
+  // Progress: lock-free (the life's words move meanwhile).
+  bool sight_steadily(Key128 key, Word& h, Word& b) const {
+    Look seen = Look::Moved;
+    while (seen == Look::Moved) seen = look(key, h, b);
+    return seen == Look::Yes && h.live();
+  }
+
+  // One look at both words, of a tentative life as well. Moved: they changed meanwhile, which says nothing.
+  enum class Look : std::uint8_t { No, Yes, Moved };
+  Look look(Key128 key, Word& h, Word& b) const {
+    // (2) acquire-load synchronizes-with (1, 5, 7)
+    h = Word(atom(WordClass::H).load(at(2, acquire)));
+    if (h.closed()) return Look::No;
+    // (9) acquire-load synchronizes-with (5, 8)
+    b = Word(atom(WordClass::B).load(at(9, acquire)));
+    // (4) acquire-load synchronizes-with (3)
+    const std::uint64_t lo = key_lo_.load(at(4, acquire));
+    // (24) acquire-load synchronizes-with (23)
+    const std::uint64_t hi = key_hi_.load(at(24, acquire));
+    if (lo != key.lo || hi != key.hi) return Look::No;
+    return word(WordClass::H).generation() == h.generation() ? Look::Yes : Look::Moved;
+  }
+
+  // Whether both words are empty, read after the caller's own step emptied one of them (invariant 5). The key
+  // needs no re-load of H: a CAS on H from `h` follows, which fails if that life is over. Progress: wait-free.
+  bool sight_empty(Key128 key, Word& h, Word& b) const {
+    // (15) seq_cst-load synchronizes-with (1, 8, 18)
+    h = Word(atom(WordClass::H).load(at(15, seq_cst)));
+    // (16) seq_cst-load synchronizes-with (8)
+    b = Word(atom(WordClass::B).load(at(16, seq_cst)));
+    return h.empty() && b.empty() && this->key() == key;
   }
 
   Word word(WordClass which) const { return Word(atom(which).load()); }
@@ -121,7 +153,8 @@ class alignas(cache_line_bytes) Descriptor {
   // ---- pins -----------------------------------------------------------------------------------
 
   // Pins the word if its generation and the required phases are still the ones checked. A CAS lost only
-  // to another pin repeats. Requires: `seen` was read by sight(). Progress: lock-free.
+  // to another pin repeats. `seen` may come from any load of the word, however old: the pin itself acquires.
+  // Progress: lock-free.
   PinResult pin(WordClass which, Word seen, SlotMask required) {
     std::uint64_t bits = seen.bits();
     for (;;) {
@@ -138,7 +171,7 @@ class alignas(cache_line_bytes) Descriptor {
   // Drops one pin. Returns: the word after it; pins 0 with a slot in Retiring is the caller's to finish.
   // Requires: the caller holds a pin. Progress: wait-free.
   Word unpin(WordClass which) {
-    // (7) release-RMW synchronizes-with (8)
+    // (7) release-RMW synchronizes-with (2, 8)
     return Word(atom(which).fetch_sub(Word::pin_one, at(7, release)) - Word::pin_one);
   }
 
@@ -162,11 +195,31 @@ class alignas(cache_line_bytes) Descriptor {
     return done;
   }
 
-  // As try_apply, for events that give a page up: every read under an earlier pin is over.
+  // As try_apply, for events that take a slot out of Absent: invariant 6.
+  bool try_claim(WordClass which, Word& seen, Word next) {
+    std::uint64_t bits = seen.bits();
+    // (17) acquire-CAS synchronizes-with (8)
+    const bool done = atom(which).compare_exchange(bits, next.bits(), at(17, acquire));
+    seen = Word(bits);
+    return done;
+  }
+
+  // Moves the generation of H after a claim on B: an eraser who read H before fails, and one who reads it
+  // from now on sees the claim (invariant 7).
+  bool try_outlive(Word& h) {
+    std::uint64_t bits = h.bits();
+    // (18) release-CAS synchronizes-with (15)
+    const bool done = atom(WordClass::H).compare_exchange(bits, h.next_generation().bits(), at(18, release));
+    h = Word(bits);
+    return done;
+  }
+
+  // As try_apply, for events that give a page up or end a life. acquire: every read under an earlier pin is
+  // over (invariant 3); release: invariants 4 and 6; seq_cst: invariant 5.
   bool try_give_up(WordClass which, Word& seen, Word next) {
     std::uint64_t bits = seen.bits();
-    // (8) acquire-CAS synchronizes-with (7)
-    const bool done = atom(which).compare_exchange(bits, next.bits(), at(8, acquire));
+    // (8) seq_cst-CAS synchronizes-with (7, 9, 15, 16, 17)
+    const bool done = atom(which).compare_exchange(bits, next.bits(), at(8, seq_cst));
     seen = Word(bits);
     return done;
   }

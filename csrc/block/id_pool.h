@@ -61,10 +61,10 @@ class IdPool {
   // Gives an id back. Requires: the caller owns it. Progress: wait-free.
   void give_back(std::uint32_t id) {
     const std::uint64_t bit = std::uint64_t{1} << (id % 64);
+    free_.fetch_add(1);  // before the id can be taken and counted off again: the count never wraps below 0
     // (10) release-RMW synchronizes-with (11)
     const std::uint64_t before = words_[id / 64].fetch_or(bit, at(10, release));
     HKV_CHECK((before & bit) == 0);
-    free_.fetch_add(1);
     if (id / 64 < hint_.load()) hint_.store(id / 64);
   }
 

@@ -48,7 +48,7 @@ struct alignas(cache_line_bytes) Line {
   static constexpr int slots = 7;
 #endif
   Atom<std::uint64_t> slot[slots];
-  Atom<std::uint64_t> overflowed;  // 1 once a key of this line was put into its second line; never 0 again
+  Atom<std::uint64_t> overflowed;  // 1 once a key found every slot taken; never 0 again
 
   // Empties the line. Requires: no other call in flight.
   void reset() {

@@ -4,8 +4,8 @@
 namespace hkv {
 namespace {
 
-// At this load 6 % of the lines overflow into their second one and two full lines are rare.
-constexpr double slots_per_descriptor = 1.0 / 0.6;
+// Half of the slots stay free when every descriptor is in use (table.h says why).
+constexpr double slots_per_descriptor = 2.0;
 
 std::uint32_t lines_for(std::uint32_t blocks) {
   return static_cast<std::uint32_t>(blocks * slots_per_descriptor / Line::slots) + 2;
@@ -157,7 +157,7 @@ void BlockStore::finish_retiring(DescriptorId id, Key128 key, WordClass which) {
   Descriptor& d = descriptors_[index(id)];
   Word h, b;
   for (;;) {
-    if (!d.sight(key, h, b)) return;
+    if (!d.sight_steadily(key, h, b)) return;  // giving up here would leave a page retiring for ever
     Word seen = which == WordClass::H ? h : b;
     const SlotMask gone = seen.slots_in(Phase::Retiring);
     if (gone == 0 || seen.pins() != 0) return;

@@ -19,7 +19,7 @@ void Table::find_batch(const Key128* keys, std::size_t stride, std::size_t count
         seen.id = id;
         out[j] = seen;
       } else {
-        out[j] = find(keys[j * stride]);  // another slot of the tag, the second line, or a slot that moved
+        out[j] = find(keys[j * stride]);  // another slot of the tag, another line, or a slot that moved
       }
     }
     if (i >= distance && i - distance < count) {
@@ -41,20 +41,28 @@ void Table::find_batch(const Key128* keys, std::size_t stride, std::size_t count
   }
 }
 
+Sighting Table::find_beyond(Key128 key) const {
+  for (int i = 1; i < candidates(); ++i) {
+    const Line& line = lines_[candidate(key, i)];
+    const Sighting seen = find_in(line, key);
+    if (seen.found() || line.overflowed.load() == 0) return seen;
+  }
+  return {};
+}
+
 bool Table::place_tentative(Key128 key, Slot slot, Position& where) {
-  const std::uint32_t lines[2] = {first_line(key), second_line(key)};
-  for (int choice = 0; choice < 2; ++choice) {
-    Line& line = lines_[lines[choice]];
-    if (choice == 1) lines_[lines[0]].overflowed.store(1);
+  for (int choice = 0; choice < candidates(); ++choice) {
+    const std::uint32_t at_line = candidate(key, choice);
     for (int i = 0; i < Line::slots; ++i) {
-      std::uint64_t empty = line.slot[i].load();
-      // (12) seq_cst-CAS synchronizes-with (13, 14)
-      if (empty == 0 && line.slot[i].compare_exchange(empty, slot.bits(), at(12, seq_cst))) {
-        where = {lines[choice], i};
+      std::uint64_t empty = lines_[at_line].slot[i].load();
+      // (12) seq_cst-CAS synchronizes-with (13)
+      if (empty == 0 && lines_[at_line].slot[i].compare_exchange(empty, slot.bits(), at(12, seq_cst))) {
+        where = {at_line, i};
         return true;
       }
     }
-    if (lines[0] == lines[1]) break;
+    // (25) seq_cst-store orders-with (26)
+    if (choice + 1 < candidates()) lines_[at_line].overflowed.store(1, at(25, seq_cst));
   }
   return false;
 }
@@ -67,11 +75,14 @@ Table::Scan Table::scan_line(std::uint32_t at_line, Key128 key, Position mine, D
     const Slot other(line.slot[i].load(at(13, seq_cst)));
     if (other.empty() || other.tag() != Slot::tag_of(key)) continue;
     Word h, b;
-    if (!(*this)[other.id()].sight_any(key, h, b)) continue;
+    const Descriptor::Look seen = (*this)[other.id()].look(key, h, b);
+    if (seen == Descriptor::Look::Moved) return Scan::Again;  // passing over it could make a second life
+    if (seen == Descriptor::Look::No) continue;
     if (!other.tentative()) {
       if (h.tentative()) {
-        // (14) seq_cst-load synchronizes-with (12)
-        if (line.slot[i].load(at(14, seq_cst)) != other.bits()) return Scan::Again;
+        // Bare: H was read with acquire from the open of this life, which came after the clearing of any
+        // slot of an earlier life of the id; so this load cannot see such a slot any more.
+        if (line.slot[i].load() != other.bits()) return Scan::Again;
         (*this)[other.id()].settle(h);
       }
       found = other.id();
@@ -86,10 +97,14 @@ Table::Scan Table::scan_line(std::uint32_t at_line, Key128 key, Position mine, D
 }
 
 Table::Scan Table::scan(Key128 key, Position mine, DescriptorId& found) {
-  const std::uint32_t first = first_line(key), second = second_line(key);
-  Scan result = scan_line(first, key, mine, found);
-  if (result != Scan::Alone || second == first) return result;
-  return scan_line(second, key, mine, found);
+  for (int i = 0; i < candidates(); ++i) {
+    const std::uint32_t at_line = candidate(key, i);
+    const Scan result = scan_line(at_line, key, mine, found);
+    if (result != Scan::Alone) return result;
+    // (26) seq_cst-load orders-with (25)
+    if (lines_[at_line].overflowed.load(at(26, seq_cst)) == 0) break;
+  }
+  return Scan::Alone;
 }
 
 void Table::withdraw(Position where, Slot slot, DescriptorId id) {
@@ -130,18 +145,18 @@ Placement Table::get_or_insert(Key128 key) {
       return {Placed::Inserted, id};
     }
   }
-  (*this)[id].withdraw();  // both lines are full
+  (*this)[id].withdraw();  // every candidate line is full
   ids_.give_back(taken);
   return {Placed::Private, no_descriptor};
 }
 
 void Table::clear_slot(DescriptorId id, Key128 key) {
-  const std::uint32_t lines[2] = {first_line(key), second_line(key)};
-  for (const std::uint32_t at_line : lines) {
+  for (int choice = 0; choice < candidates(); ++choice) {
+    Line& line = lines_[candidate(key, choice)];
     for (int i = 0; i < Line::slots; ++i) {
-      std::uint64_t bits = lines_[at_line].slot[i].load();
+      std::uint64_t bits = line.slot[i].load();
       if (bits == 0 || Slot(bits).id() != id || Slot(bits).tentative()) continue;
-      if (lines_[at_line].slot[i].compare_exchange(bits, 0)) return;
+      if (line.slot[i].compare_exchange(bits, 0)) return;
     }
   }
   HKV_CHECK(!"a final slot is cleared by its eraser alone");
@@ -149,12 +164,13 @@ void Table::clear_slot(DescriptorId id, Key128 key) {
 
 // Two threads may come here for one id, and a claimer may be between its CAS on B and its CAS on H.
 // B ends empty under a closed H by exactly one CAS: the eraser's own (then no claim can follow, since a
-// claimer loads H before it takes B) or a claimer's undo (then the eraser's CAS on B fails, because the
-// claim, or the undo's generation, stands in its way). The thread of that CAS clears the slot.
+// claimer who sees B after that CAS sees H closed, descriptor.h invariant 4) or a claimer's undo (then the
+// eraser's CAS on B fails, because the claim, or the undo's generation, stands in its way). The thread of
+// that CAS clears the slot. A claim that holds is seen here with the H it left (descriptor.h invariant 7).
 void Table::erase_if_empty(DescriptorId id, Key128 key) {
   Descriptor& d = (*this)[id];
   Word h, b;
-  if (!d.sight(key, h, b) || !h.empty() || !b.empty()) return;
+  if (!d.sight_empty(key, h, b)) return;
   if (!d.try_give_up(WordClass::H, h, h.closed_next())) return;
   if (!d.try_give_up(WordClass::B, b, b.next_generation())) return;
   clear_slot(id, key);
@@ -169,13 +185,13 @@ SlotMask Table::claim_b(DescriptorId id, Key128 key, SlotMask wanted, Event even
     if (!lives) return 0;
     const auto mine = static_cast<SlotMask>(wanted & b.slots_in(Phase::Absent));
     if (mine == 0) return 0;
-    if (!d.try_apply(WordClass::B, b, *b.apply(mine, event))) continue;
+    if (!d.try_claim(WordClass::B, b, *b.apply(mine, event))) continue;
     for (;;) {
       if (!h.live()) {
         lives = false;
         break;
       }
-      if (d.try_apply(WordClass::H, h, h.next_generation())) return mine;
+      if (d.try_outlive(h)) return mine;
     }
     // The life ended between the two: give B back, and clean up if that leaves it empty.
     b = d.word(WordClass::B);
@@ -200,7 +216,7 @@ SlotMask Table::claim_h(DescriptorId id, Key128 key, SlotMask wanted, Event even
     if (!lives) return 0;
     const auto mine = static_cast<SlotMask>(wanted & h.slots_in(Phase::Absent));
     if (mine == 0) return 0;
-    if (d.try_apply(WordClass::H, h, *h.apply(mine, event))) return mine;
+    if (d.try_claim(WordClass::H, h, *h.apply(mine, event))) return mine;
   }
 }
 

@@ -59,11 +59,6 @@ FormatId HybridCache::format_id(const Digest16& fingerprint) {
   return static_cast<FormatId>(formats_.size() - 1);
 }
 
-FormatId HybridCache::format_at(const KeyChain& keys, int group, std::int64_t block) const {
-  const Inspection seen = inspect(keys, group, block);
-  return seen.page == no_page ? spec_formats_[static_cast<std::size_t>(group)] : store_.pool(group)[seen.page].format.load();
-}
-
 HybridCache::Inspection HybridCache::inspect(const KeyChain& keys, int group, std::int64_t block) const {
   Inspection result;
   std::int64_t tip_unit = -1;

@@ -134,8 +134,6 @@ class HybridCache {
   std::span<const FormatId> spec_formats() const { return spec_formats_; }
   FormatId format_id(const Digest16& fingerprint);
   const Digest16& format(FormatId id) const { return formats_[id]; }
-  // Format of the page that fails the ABI check at (group, block) of these keys, or the spec's.
-  FormatId format_at(const KeyChain& keys, int group, std::int64_t block) const;
 
   // ---- looking --------------------------------------------------------------------------------
 

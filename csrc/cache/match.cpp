@@ -10,6 +10,11 @@ namespace {
 
 constexpr int match_attempts = 8;
 
+// Whole units below the limit.
+std::int64_t units_below(const Question& question, std::int64_t unit_tokens) {
+  return question.limit <= 0 ? 0 : std::min(question.keys->end_unit(), (question.limit - 1) / unit_tokens);
+}
+
 }  // namespace
 
 Verdict HybridCache::match(const Question& question, const std::shared_ptr<const KeyChain>& keys,
@@ -63,6 +68,7 @@ std::vector<std::int64_t> HybridCache::boundaries(const Question& question) {
   search(question, *scratch);
   const Snapshot& s = scratch->snapshot;
   gather_tips(question, *scratch, 0);
+  for (const Tip& tip : s.tips) scratch->snapshot.proof_end = std::max(s.proof_end, tip.tokens);
   std::vector<std::int64_t> lengths;
   for (std::int64_t t = question.limit - 1; t > 0; --t) {
     t = usable_at_most(s, t);
@@ -78,12 +84,12 @@ std::vector<std::int64_t> HybridCache::boundaries(const Question& question) {
 void HybridCache::search(const Question& question, MatchScratch& scratch) const {
   Snapshot& s = scratch.snapshot;
   const KeyChain& keys = *question.keys;
-  const std::int64_t units = std::min(keys.end_unit(), (question.limit - 1) / layout_.unit_tokens);
+  const std::int64_t units = units_below(question, layout_.unit_tokens);
   scratch.cache = this;
   scratch.question = &question;
   scratch.formats_turn = formats_turn_.load();
   s.layout = &layout_;
-  s.limit = question.limit;
+  s.limit = std::min(question.limit, keys.tokens() + 1);
   s.known_end = 0;
   s.tips.clear();
   s.fill = &HybridCache::fill_planes_of;
@@ -108,6 +114,7 @@ void HybridCache::search(const Question& question, MatchScratch& scratch) const 
   scratch.positions = layout_.probe_units == 0 ? 0 : units / layout_.probe_units;
   scan_history(question, scratch);
   if (layout_.probe_units == 0) find_known_end(question, scratch);
+  s.proof_end = s.known_end;
 }
 
 // Reads the descriptors at which Prefix groups record blocks, in order, until no group's run goes on. The
@@ -175,7 +182,7 @@ bool HybridCache::note_position(MatchScratch& scratch, std::int64_t position) co
 // for from the end.
 void HybridCache::find_known_end(const Question& question, MatchScratch& scratch) const {
   Snapshot& s = scratch.snapshot;
-  const std::int64_t units = std::min(question.keys->end_unit(), (question.limit - 1) / layout_.unit_tokens);
+  const std::int64_t units = units_below(question, layout_.unit_tokens);
   for (std::int64_t unit = units; unit > 0 && s.known_end == 0; --unit) {
     bool recorded = false;
     for (const Group& group : layout_.groups) recorded |= unit % group.block_units == 0;
@@ -245,7 +252,12 @@ void HybridCache::fill_planes(MatchScratch& scratch, int group, std::int64_t fro
 
 Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) const {
   const Snapshot& s = scratch.snapshot;
-  gather_tips(question, scratch, aligned_at_most(s, question.limit - 1));
+  if (tips_filed_.load() != 0) {
+    // Tips below what whole blocks give at least can play no part.
+    const std::int64_t least = s.any_misaligned ? 0 : aligned_at_most(s, question.limit - 1);
+    gather_tips(question, scratch, question.drop_tokens == 0 ? least : aligned_at_most(s, least - question.drop_tokens));
+    for (const Tip& tip : s.tips) scratch.snapshot.proof_end = std::max(s.proof_end, tip.tokens);
+  }
   Verdict verdict;
   verdict.limit_tokens = question.limit;
   verdict.matched_tokens = matched_length(s);
@@ -347,7 +359,7 @@ void HybridCache::choose_why(const MatchScratch& scratch, Verdict& verdict) cons
 
 // Tells missing from stale from expired from lagging from filling, where a check only found "not ready".
 void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
-  if (why.code != Code::None) return;
+  if (why.code != Code::None && why.code != Code::Format) return;
   const Group& group = layout_.groups[static_cast<std::size_t>(why.group)];
   const GroupSlot& at = store_.slot_of(why.group);
   Sighting seen = sight_block(scratch, why.group, why.block);
@@ -355,6 +367,11 @@ void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
     if (tip.tokens / layout_.block_tokens(group) == why.block && !seen.found()) {
       seen = {DescriptorId{tip.id}, Word(tip.h), Word(tip.b)};
     }
+  }
+  if (why.code == Code::Format) {
+    const PageId page = seen.found() ? store_.page(seen.id, why.group) : no_page;
+    if (index(page) < store_.pool(why.group).count()) why.writer_format = store_.pool(why.group)[page].format.load();
+    return;
   }
   const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
   const bool once = seen.found() && store_.once_held(seen.id) >> why.group & 1;

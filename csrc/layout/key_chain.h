@@ -26,8 +26,8 @@
 //    lengths. So ("ab", "c") is not ("a", "bc"), and ids cannot pass for a span, a part or a parent.
 // 3. Hence two different sequences with equal chain(u) hold a collision of SHA-256 or of its truncation to
 //    224 or 216 bits (base/sha256_chain.h): 2^108 work. The key keeps 128 bits of chain(u), 2^64 work for
-//    a pair under one known root; but what is carried on is the whole digest, so such a pair does not
-//    make the units after it collide.
+//    a pair under one known root; but 28 bytes of chain(u) are carried on, not the key, so such a pair
+//    does not make the units after it collide.
 // 4. `Identity.salt` is a part of the root. Where it is secret nobody outside can compute a key or look
 //    for colliding pairs. Extending a message is no matter: keys are names, not authentication codes.
 //

@@ -81,6 +81,16 @@ bool tip_known(const Snapshot& s, const Tip& tip) {
   return any || tip.known != 0;
 }
 
+// Every Prefix group has its whole blocks below the tip and its partial page, in whatever format.
+bool tip_complete(const Snapshot& s, const Tip& tip) {
+  for (int g = 0; g < group_count(s); ++g) {
+    if (!group(s, g).prefix()) continue;
+    const bool whole = s.groups[static_cast<std::size_t>(g)].ready_run >= tip.tokens / block_of(s, g);
+    if (!whole || !(tip.ready >> g & 1)) return false;
+  }
+  return true;
+}
+
 const Tip* best_tip_at(const Snapshot& s, std::int64_t tokens) {
   const Tip* best = nullptr;
   for (const Tip& tip : s.tips) {
@@ -95,8 +105,8 @@ const Tip* best_tip_at(const Snapshot& s, std::int64_t tokens) {
 // First own block of another format among those that group g needs at the length and that are whole below
 // it, or the tip's partial page; -1 if none.
 std::int64_t foreign_block(const Snapshot& s, int g, std::int64_t length, const Tip* tip) {
-  if (group(s, g).rebuildable) return -1;
   const GroupView& view = s.groups[static_cast<std::size_t>(g)];
+  if (group(s, g).rebuildable || !view.may_be_foreign) return -1;
   const std::int64_t whole_end = length / block_of(s, g);
   if (group(s, g).prefix()) {
     if (view.foreign_first < whole_end) return view.foreign_first;
@@ -199,7 +209,13 @@ Finding check_complete(const Snapshot& s, std::int64_t length) {
       failure.take(s, g, whole_end);
     }
   }
-  return failure.group < 0 ? Finding{length, {}} : finding(failure.start, Check::Complete, Code::None, failure);
+  if (failure.group < 0) return {length, {}};
+  // A tip inside the block that fails may be whole all the same: it has pages of its own.
+  std::int64_t kept = failure.start;
+  for (const Tip& inside : s.tips) {
+    if (inside.tokens < length && inside.tokens > kept && tip_complete(s, inside)) kept = inside.tokens;
+  }
+  return finding(kept, Check::Complete, Code::None, failure);
 }
 
 Finding check_abi(const Snapshot& s, std::int64_t length) {
@@ -227,7 +243,7 @@ std::int64_t aligned_at_most(const Snapshot& s, std::int64_t bound) {
         [&](int g) -> const Plane& { return s.groups[static_cast<std::size_t>(g)].ours; },
         [&](int g, std::int64_t from, std::int64_t to) { s.need(g, from, to); });
     // Without a Prefix group a length that needs no page at all proves nothing beyond what is known.
-    if (s.layout->probe_units != 0 || t <= s.known_end) return t;
+    if (s.layout->probe_units != 0 || t <= s.proof_end) return t;
     bool needs_page = false;
     for (int g = 0; g < group_count(s); ++g) {
       needs_page |= !replayable(s, g, t) && !needed_blocks(group(s, g).coverage, block_of(s, g), t).empty();

@@ -121,7 +121,7 @@ std::int64_t resume_at_most(const Group& g, std::int64_t block_tokens, std::int6
 template <class Run, class PlaneOf, class Fill>
 std::int64_t longest(const Layout& layout, std::int64_t bound, Run&& run_of, PlaneOf&& plane_of, Fill&& fill) {
   const std::int64_t step = layout.step_tokens();
-  std::int64_t t = bound / step * step;
+  std::int64_t t = bound <= 0 ? 0 : bound / step * step;
   const int n = static_cast<int>(layout.groups.size());
   for (int g = 0; g < n; ++g) {
     const Group& group = layout.groups[g];

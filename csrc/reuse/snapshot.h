@@ -51,6 +51,7 @@ struct Snapshot {
   bool any_foreign = false;       // some page may be of another format than the reader's
   bool any_misaligned = false;
   std::int64_t known_end = 0;     // specs without Prefix group: end of the last known block, in tokens
+  std::int64_t proof_end = 0;     // the same, tips included: up to here a length that needs no page is usable
 
   void (*fill)(void* context, int group, std::int64_t from, std::int64_t to) = nullptr;
   void* context = nullptr;

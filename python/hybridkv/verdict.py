@@ -124,7 +124,7 @@ class Verdict:
         raw = self._core.why
         if raw is None:
             return None
-        check, group, block, code, in_tier = raw
+        check, group, block, code, in_tier, _ = raw
         described = self._cache.spec.groups[group]
         kind = StateKind.DISK if in_tier else described.kind
         detail = _detail(Check(check), described.name, block, code, self._core.lost[check])
@@ -173,10 +173,10 @@ class Verdict:
         return self._boundaries
 
     def _convertible(self, why: Why) -> bool:
-        group = self._cache.spec.groups[[g.name for g in self._cache.spec.groups].index(why.group)]
+        group = self._cache.spec.groups[self._cache._group_index(why.group)]
         reader = (self._formats or {}).get(why.group, group.format)
-        index = self._cache._group_index(why.group)
-        writer = self._cache._known_formats.get(self._cache._core.format_at(self._keys._core, index, why.block))
+        raw = self._core.why
+        writer = None if raw is None else self._cache._known_formats.get(self._cache._core.format(raw[5]))
         if reader is None or writer is None:
             return False
         return compatible(reader, writer) is Compatibility.CONVERTIBLE

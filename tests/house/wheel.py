@@ -23,6 +23,7 @@ def main() -> None:
     verdict = cache.match(keys)
     assert verdict.outcome is hk.Outcome.REUSABLE
     assert verdict.usable_tokens == 112, verdict.usable_tokens
+    assert verdict.lease is not None
     verdict.lease.release()
     cache.evict(keys, {"window": True})
     assert cache.match(keys).outcome is hk.Outcome.FALSE_HIT

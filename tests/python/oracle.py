@@ -143,16 +143,16 @@ class Case:
 
     def _stuck(self, group: Group, t: int) -> int | None:
         """Own block that keeps this group from resuming at t."""
-        if t % group.block and t not in self.tips:
-            return t // group.block
-        return next((b for b in needed(group, t) if self.state(group, b, t) != READY), None)
+        gaps = (b for b in self.counted(group, t) if self.state(group, b, t) != READY)
+        inside = t // group.block if t % group.block and t not in self.tips else None
+        return next(gaps, inside)
 
     def _code(self, check: int, group: Group, block: int, t: int) -> str:
         if check == ABI:
             return "format"
         if check == ALIGNED:
             return "aligned"
-        if check == GROUPS and t % group.block and t not in self.tips:
+        if check == GROUPS and (block + 1) * group.block > t and t not in self.tips:
             return "partial"
         state = self.state(group, block, t)
         if state == FILLING:

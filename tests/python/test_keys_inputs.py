@@ -231,7 +231,6 @@ def test_a_wrong_item_of_a_list_is_named(item: Any, got: str) -> None:
         np.zeros((4, 8), np.int32).data,
         np.zeros(8, bool).data,
         array.array("d", [1.0] * 32),
-        array.array("u", "abc"),
         b"12345678",
         bytearray(8),
         "12345678",

@@ -69,3 +69,13 @@ def test_the_environment_chooses_the_path(wish: str, given: str) -> None:
     env = {**os.environ, "HYBRIDKV_SHA256": wish, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     run = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == given
+
+
+def test_the_instructions_are_used_where_the_machine_has_them() -> None:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
+    except OSError:
+        pytest.skip("no /proc/cpuinfo to compare with")
+    assert _core.sha256_supported("portable")
+    assert _core.sha256_supported("sha_ni") == {"sha_ni", "ssse3", "sse4_1"}.issubset(flags)

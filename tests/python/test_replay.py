@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,24 @@ def test_full_pools_evict_the_oldest_and_what_never_fits_is_counted(tmp_path: Pa
         lane.serve(work)
     assert lane.tally.promised_requests == 0
     assert lane.tally.not_stored == 1
-    assert lane.lru.evicted_pages == 3 * (3 + 1)
+    assert lane.lru.evicted_pages == 2 * (3 + 1)
     assert lane.cache.metrics().pending == 0
+    # The last one could never fit: nothing was evicted for it.
+    assert len(lane.lru.history()) == 3
+
+
+def test_a_prompt_too_long_for_the_pools_keeps_its_prefix_in_reach_of_eviction(tmp_path: Path) -> None:
+    rows = [(8, 0, [1, 2]), (20, 0, [1, 2, 3, 4, 5]), (12, 0, [6, 7, 8])]
+    trace = load_trace(write(tmp_path / "long.jsonl", rows))
+    lane = Lane(tiny_spec(), Pools(3, {"kv": 3, "swa": 1}, 1, 1.0), Windows("ends"))
+    for work in prepare(trace, [None] * 3, 4):
+        lane.serve(work)
+    assert (lane.tally.usable_tokens, lane.tally.not_stored) == (8, 1)
+    pages = lane.cache.metrics().pages["kv"]
+    assert (pages.free, pages.cached) == (
+        0,
+        3,
+    )  # those of the last prompt: the pinned prefix was not lost sight of
 
 
 def test_a_hit_survives_eviction_of_what_is_older(tmp_path: Path) -> None:
@@ -121,6 +138,36 @@ def test_a_hit_survives_eviction_of_what_is_older(tmp_path: Path) -> None:
         lane.serve(work)
     assert lane.tally.usable_tokens == 8 + 8
     assert lane.tally.wrong_requests == 0
+
+
+def serve_all(tmp_path: Path, lane: Lane, prompts: list[list[int]]) -> list[int]:
+    """Serve prompts of whole blocks and one more token each; the usable tokens of each."""
+    rows = [(4 * len(ids) + 1, 0, [*ids, 100 + index]) for index, ids in enumerate(prompts)]
+    trace = load_trace(write(tmp_path / "served.jsonl", rows))
+    usable = [0]
+    for work in prepare(trace, [None] * len(rows), 4):
+        lane.serve(work)
+        usable.append(lane.tally.usable_tokens)
+    return [after - before for before, after in itertools.pairwise(usable)]
+
+
+def test_a_window_that_was_read_outlives_one_that_was_not(tmp_path: Path) -> None:
+    lane = Lane(tiny_spec(), Pools(9, {"kv": 9, "swa": 2}, 1, 1.0), Windows("ends"))
+    assert serve_all(tmp_path, lane, [[1, 2], [3, 4], [1, 2], [5, 6], [1, 2], [3, 4]]) == [0, 0, 8, 0, 8, 0]
+
+
+def test_a_prefix_that_was_read_outlives_one_that_was_not(tmp_path: Path) -> None:
+    lane = Lane(tiny_spec(), Pools(4, {"kv": 4, "swa": 4}, 1, 1.0), Windows("ends"))
+    # The third prompt does not fit and is not stored, and still it read the first one's prefix.
+    assert serve_all(tmp_path, lane, [[1, 2], [3, 4], [1, 2, 7, 8, 9], [5], [1, 2]]) == [0, 0, 8, 0, 8]
+
+
+def test_a_request_that_resumed_claims_no_window_below(tmp_path: Path) -> None:
+    lane = Lane(tiny_spec(), Pools(9, {"kv": 9, "swa": 9}, 1, 1.0), Windows("ends"))
+    assert serve_all(tmp_path, lane, [[1, 2, 3]]) == [0]
+    lane.windows = Windows("all")
+    # It resumes at 12, so the rows before 4 and 8 were never in its memory.
+    assert serve_all(tmp_path, lane, [[1, 2, 3, 4], [1], [1, 2, 3, 4]]) == [12, 0, 16]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +251,7 @@ def check_report(document: dict[str, Any]) -> None:
         "false_hit_tokens",
         "evicted_pages",
     )
-    own_keys = dict.fromkeys((*counts, "not_stored"), int) | {"lost": list, "match_us": dict}
+    own_keys = dict.fromkeys((*counts, "not_stored", "unplaced"), int) | {"lost": list, "match_us": dict}
     own_keys |= {"effective_hit_rate": rate, "effective_hit_rate_tokens": rate}
 
     def same(found: dict[str, Any], keys: dict[str, Any], *more: str) -> None:
@@ -275,6 +322,14 @@ def test_shipped_traces_are_small_and_whole() -> None:
 def test_away_from_a_clone_a_trace_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="--trace PATH"):
         runs.find_demo_traces([tmp_path])
+    folder = tmp_path / "tests" / "data" / "traces"
+    folder.mkdir(parents=True)
+    for name in runs.DEMO_TRACES:
+        (folder / name).touch()
+    with pytest.raises(ArgumentError, match="--trace PATH"):  # files of such names, and no clone around them
+        runs.find_demo_traces([folder])
+    (tmp_path / "pyproject.toml").touch()
+    assert runs.find_demo_traces([folder]) == [folder / name for name in runs.DEMO_TRACES]
 
 
 class Terminal(io.StringIO):

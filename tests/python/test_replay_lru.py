@@ -113,3 +113,36 @@ def test_a_chunk_of_several_units_is_evicted_whole() -> None:
     order.stored(keys, chunk_names(keys, 2), ())
     assert order.make_room(chunk_names(keys_of(7, 8), 2), ())
     assert cache.calls == [([keys.digests[2].tobytes(), keys.digests[3].tobytes()], None)]
+
+
+def test_the_prefix_that_needs_room_keeps_what_it_holds() -> None:
+    order, cache = lru_of(3, 3)
+    old, own = keys_of(1), keys_of(5, 6)
+    for keys in (own, old):  # its own chunks are the oldest
+        order.stored(keys, chunk_names(keys, 1), ())
+    longer = keys_of(5, 6, 7)
+    assert order.make_room(chunk_names(longer, 1), ())
+    assert cache.calls == [([old.digests[0].tobytes()], None)]
+    assert not order.make_room(
+        chunk_names(keys_of(5, 6, 7, 8), 1), ()
+    )  # longer than the pools: nothing is lost
+    assert len(cache.calls) == 1
+    assert order.history() == list(reversed(chunk_names(own, 1)))
+
+
+def test_more_windows_than_the_pools_hold_are_refused_at_once() -> None:
+    order, cache = lru_of(10, 1)
+    first = keys_of(1)
+    order.stored(first, chunk_names(first, 1), (0,))
+    assert not order.make_room(chunk_names(keys_of(5, 6), 1), (0, 1))
+    assert cache.calls == []
+
+
+def test_a_window_taken_by_its_history_is_not_counted_again() -> None:
+    order, cache = lru_of(3, 2)
+    first, second = keys_of(1, 2), keys_of(5)
+    for keys in (first, second):
+        order.stored(keys, chunk_names(keys, 1), (len(keys) - 1,))
+    order.make_room(chunk_names(keys_of(7), 1), (0,))
+    assert cache.calls == [([first.digests[1].tobytes()], None)]  # its window went too: the other one stays
+    assert order.states() == chunk_names(second, 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from hybridkv import BlockKeys
@@ -24,6 +25,7 @@ class Evicts(Protocol):
 
 
 _Order = OrderedDict[bytes, tuple[BlockKeys, int]]
+_Run = tuple[BlockKeys, int, int]  # a prefix, its first and last chunk
 
 
 def chunk_names(keys: BlockKeys, chunk_units: int) -> list[bytes]:
@@ -144,17 +146,21 @@ class PrefixLru:
         Returns
         -------
         bool
-            False where nothing was left to evict.
+            False where nothing was left to evict, or where it would not fit into empty pools either. What
+            the prefix holds already is never evicted: a lease may pin it, and pinned pages are skipped.
         """
         chunks = tuple(state_chunks)
+        if len(names) > self._history_chunks or len(chunks) > self._state_chunks:
+            return False
+        keep = frozenset(names)
         history = self._lack_history(names)
         if history <= 0 and self._lack_states(names, chunks) <= 0:
-            # The count sees room and the cache does not (pages pinned or private): go on in small steps.
-            gone = self._evict_history(1 + len(self._history) // 64)
-            return self._evict_states(1 + len(self._states) // 64) or gone
-        gone = self._evict_history(history)
+            # The count sees room and the cache does not (private pages): go on in small steps.
+            gone = self._evict_history(1 + len(self._history) // 64, keep)
+            return self._evict_states(1 + len(self._states) // 64, keep) or gone
+        gone = self._evict_history(history, keep)
         # Counted only now: windows go with their history.
-        return self._evict_states(self._lack_states(names, chunks)) or gone
+        return self._evict_states(self._lack_states(names, chunks), keep) or gone
 
     def _lack_history(self, names: Sequence[bytes]) -> int:
         fresh = sum(name not in self._history for name in names)
@@ -164,14 +170,14 @@ class PrefixLru:
         fresh = sum(names[index] not in self._states for index in chunks)
         return len(self._states) + fresh - self._state_chunks
 
-    def _evict_history(self, count: int) -> bool:
-        runs = self._oldest(self._history, count)
+    def _evict_history(self, count: int, keep: frozenset[bytes]) -> bool:
+        runs = self._oldest(self._history, count, keep)
         for keys, first, last in runs:
             self.evicted_pages += self._cache.evict(self._slice(keys, first, last))
         return bool(runs)
 
-    def _evict_states(self, count: int) -> bool:
-        runs = self._oldest(self._states, count)
+    def _evict_states(self, count: int, keep: frozenset[bytes]) -> bool:
+        runs = self._oldest(self._states, count, keep)
         for keys, first, last in runs:
             self.evicted_pages += self._cache.evict(self._slice(keys, first, last), self._state_groups)
         return bool(runs)
@@ -179,12 +185,12 @@ class PrefixLru:
     def _slice(self, keys: BlockKeys, first: int, last: int) -> BlockKeys:
         return keys[first * self._chunk_units : (last + 1) * self._chunk_units]
 
-    def _oldest(self, order: _Order, count: int) -> list[tuple[BlockKeys, int, int]]:
+    def _oldest(self, order: _Order, count: int, keep: frozenset[bytes]) -> list[_Run]:
         """Take the oldest entries out; neighbours of one prefix become one run, so one call evicts them."""
-        runs: list[tuple[BlockKeys, int, int]] = []
-        while count > 0 and order:
-            count -= 1
-            name, (keys, index) = order.popitem(last=False)
+        chosen = list(islice((name for name in order if name not in keep), max(0, count)))
+        runs: list[_Run] = []
+        for name in chosen:
+            keys, index = order.pop(name)
             if order is self._history:
                 self._states.pop(name, None)
             if runs and runs[-1][0] is keys and runs[-1][1] == index + 1:

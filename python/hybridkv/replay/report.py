@@ -8,7 +8,8 @@ answers_named, runs}``. Each run is ``{model, budget_bytes, share, units, pages,
 same and ``effective_hit_rate``, ``effective_hit_rate_tokens``, ``usable``, ``usable_tokens`` (the tokens
 saved), ``wrong`` and ``wrong_tokens`` (promised and not usable), ``false_hits`` and ``false_hit_tokens``
 (those of which nothing was usable), ``lost`` (a list of ``{check, kind, requests, tokens}``), ``match_us``
-(``{median, p99}``), ``evicted_pages`` and ``not_stored``.
+(``{median, p99}``), ``evicted_pages``, ``not_stored`` (prompts larger than the pools) and ``unplaced``
+(blocks for which the table had no room).
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def _run(result: Result) -> dict[str, Any]:
             "match_us": {"median": round(median, 3), "p99": round(high, 3)},
             "evicted_pages": result.hybrid.lru.evicted_pages,
             "not_stored": tally.not_stored,
+            "unplaced": result.hybrid.cache.metrics().unplaced,
         },
     }
 

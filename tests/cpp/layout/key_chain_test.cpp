@@ -127,6 +127,14 @@ HKV_TEST("tips are found in the piece that holds their unit") {
   }
 }
 
+HKV_TEST("a chain grown by a unit at a time is let go without deep recursion") {
+  constexpr std::uint32_t steps = 300'000;
+  Chain chain = built({});
+  for (std::uint32_t n = 0; n < steps; ++n) chain = chain->extend(view_of({n, 0, 0, 0}), {});
+  EXPECT_EQ(chain->end_unit(), steps);
+  chain = nullptr;  // recursion would overflow the stack here
+}
+
 HKV_TEST("of two threads that grow one chain at once, each gets its own continuation") {
   for (int round = 0; round < 200; ++round) {
     const Chain parent = built(numbers(4))->extend(view_of(numbers(4, 4)), {});
