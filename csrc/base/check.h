@@ -26,6 +26,19 @@ class Error : public std::runtime_error {
   std::string field, expected, got;
 };
 
+// A pool (or the table, "blocks") that has not enough room.
+class OutOfPagesError : public Error {
+ public:
+  OutOfPagesError(std::string pool, long long needed, long long free)
+      : Error(ErrorCode::OutOfPages, "pages[" + pool + "]", std::to_string(needed) + " free",
+              std::to_string(free)),
+        pool(std::move(pool)),
+        needed(needed),
+        free(free) {}
+  std::string pool;
+  long long needed, free;
+};
+
 [[noreturn]] inline void check_failed(const char* what, const char* file, int line) {
   std::fprintf(stderr, "hybridkv: broken invariant at %s:%d: %s\n", file, line, what);
   std::abort();

@@ -27,6 +27,11 @@ void bind_errors(py::module_&) {
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
+    } catch (const OutOfPagesError& error) {
+      py::object type = py::module_::import("hybridkv.errors").attr("OutOfPages");
+      py::object value = type(error.field, error.expected, error.got, py::arg("pool") = error.pool,
+                              py::arg("needed") = error.needed, py::arg("free") = error.free);
+      PyErr_SetObject(type.ptr(), value.ptr());
     } catch (const Error& error) {
       py::object type = py::module_::import("hybridkv.errors").attr(class_name(error.code));
       py::object value = type(error.field, error.expected, error.got);

@@ -14,11 +14,11 @@
 #include <span>
 #include <vector>
 
+#include "base/spares.h"
 #include "block/store.h"
 #include "cache/counts.h"
 #include "cache/lease.h"
 #include "cache/pool_memory.h"
-#include "cache/spares.h"
 #include "layout/group.h"
 #include "layout/key_chain.h"
 #include "reuse/snapshot.h"

@@ -64,8 +64,8 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
     }
     const auto free = static_cast<std::int64_t>(store_.pool(g).free_count());
     if (static_cast<std::int64_t>(entries.size()) > free) {
-      throw Error(ErrorCode::OutOfPages, "pages[" + layout_.groups[static_cast<std::size_t>(g)].name + "]",
-                  std::to_string(entries.size()) + " free pages", std::to_string(free));
+      throw OutOfPagesError(layout_.groups[static_cast<std::size_t>(g)].name,
+                            static_cast<long long>(entries.size()), free);
     }
   }
   live_fills_.fetch_add(1);
@@ -85,8 +85,7 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
 void HybridCache::take_entry(Fill& fill, int group, Fill::Entry& entry) {
   entry.page = store_.pool(group).take();
   if (entry.page == no_page) {
-    throw Error(ErrorCode::OutOfPages, "pages[" + layout_.groups[static_cast<std::size_t>(group)].name + "]",
-                "a free page", "none");
+    throw OutOfPagesError(layout_.groups[static_cast<std::size_t>(group)].name, 1, 0);
   }
   entry.state = Fill::State::Private;
   private_pages_[static_cast<std::size_t>(group)].fetch_add(1);
@@ -98,7 +97,7 @@ bool HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& entry) {
   for (;;) {
     const Placement placed = store_.table().get_or_insert(entry.key);
     if (placed.how == Placed::Full) {
-      throw Error(ErrorCode::OutOfPages, "blocks", "a free descriptor of " + std::to_string(store_.blocks()), "none");
+      throw OutOfPagesError("blocks", 1, 0);
     }
     if (placed.how == Placed::Private) {
       counters_.add(kUnplaced, 1);

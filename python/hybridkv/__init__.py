@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 try:
-    from hybridkv import _core
+    from hybridkv import _core as _core
 except ImportError as error:  # pragma: no cover - only a broken installation comes here
     raise ImportError(
         "hybridkv's compiled core could not be loaded. Install the package (`pip install .` in a clone, or the wheel "
         f"for this Python): {error}"
     ) from error
 
-from hybridkv.cache import BlockInfo, HybridCache
+from hybridkv.cache import HybridCache
 from hybridkv.coverage import Checkpoint, Chunk, Prefix, Window
 from hybridkv.errors import (
     ArgumentError,
@@ -31,6 +31,7 @@ from hybridkv.errors import (
 from hybridkv.fill import Fill
 from hybridkv.formats import KvFormat
 from hybridkv.identity import Identity
+from hybridkv.inspection import BlockInfo
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
 from hybridkv.lease import Lease

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hybridkv import _core
+from hybridkv.arguments import count, length, verify_mode
+from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
 from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed, OutOfPages
-from hybridkv.fill import Fill, GroupSelection
+from hybridkv.fill import Fill
 from hybridkv.formats import KvFormat
 from hybridkv.group import CacheGroup
+from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_tokens
 from hybridkv.keys import BlockKeys
 from hybridkv.kinds import StateKind
 from hybridkv.lease import Lease
@@ -22,39 +24,6 @@ from hybridkv.metrics import Metrics, PageCounts, by_check_and_kind
 from hybridkv.pools import pool_arrays
 from hybridkv.spec import CacheSpec
 from hybridkv.verdict import Verdict
-
-_VERIFY = {"off": 0, "sampled": 1, "all": 2}
-_MAX_IDS = 2**32 - 2
-PHASES = ("absent", "tier-only", "filling", "restoring", "ready", "ready with copy", "offloading", "retiring")
-"""Phases of a (block, group), in the order of their numbers."""
-
-_FORMS = {
-    StateKind.COMPRESSED: "compressed",
-    StateKind.TAIL: "uncompressed",
-    StateKind.WINDOW: "window",
-    StateKind.INDEXER: "indexer",
-}
-
-
-class BlockInfo(NamedTuple):
-    """State of one own block of one group.
-
-    Attributes
-    ----------
-    phase : str
-        One of :data:`PHASES`.
-    pins : int
-        Pins of the word the group lives in; groups of one class share it.
-    page : int
-        Page it owns, -1 if none. For looking only: pages to read come from a lease.
-    handouts : int
-        How often that page was handed out.
-    """
-
-    phase: str
-    pins: int
-    page: int
-    handouts: int
 
 
 class HybridCache:
@@ -106,13 +75,13 @@ class HybridCache:
     ) -> None:
         if not isinstance(spec, CacheSpec):
             raise ArgumentError("spec", "a CacheSpec", type(spec).__name__)
-        blocks = _count("blocks", blocks)
+        blocks = count("blocks", blocks)
         self.spec = spec
         self.blocks = blocks
-        self._verify = _verify_mode(verify)
+        self._verify = verify_mode(verify)
         self._index = {group.name: number for number, group in enumerate(spec.groups)}
-        self.pages = self._page_counts(pages)
-        self._core = _core.Cache(spec.unit_tokens, [self._described(group) for group in spec.groups], blocks)
+        self.pages = page_counts(spec, blocks, pages)
+        self._core = _core.Cache(spec.unit_tokens, described(spec, self.pages), blocks)
         self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
         self._bound: dict[str, list[object]] = {}
         self._deferred = Deferred()
@@ -164,11 +133,11 @@ class HybridCache:
         core_keys = self._whole_keys(keys)
         core = self._core.match(
             core_keys,
-            -1 if limit is None else _length("limit", limit),
-            None if formats is None else self._format_list(formats),
-            0 if drop_tokens == 0 else _length("drop_tokens", drop_tokens),
+            -1 if limit is None else length("limit", limit),
+            self._format_list(formats),
+            0 if drop_tokens == 0 else length("drop_tokens", drop_tokens),
             -1,
-            self._verify if verify is None else _verify_mode(verify),
+            self._verify if verify is None else verify_mode(verify),
         )
         held = core.lease
         return Verdict(core, self, keys, formats, None if held is None else Lease(held, self))
@@ -208,13 +177,13 @@ class HybridCache:
             The cache was closed.
         """
         core_keys = self._whole_keys(keys)
-        tokens = _length("tokens", tokens)
+        tokens = length("tokens", tokens)
         if tokens >= max(keys.tokens, 1):
             raise ArgumentError("tokens", f"a length below {keys.tokens}", tokens)
         if of is not None and not isinstance(of, Verdict):
             raise ArgumentError("of", "a Verdict", of)
-        mode = self._verify if verify is None else _verify_mode(verify)
-        listed = None if formats is None else self._format_list(formats)
+        mode = self._verify if verify is None else verify_mode(verify)
+        listed = self._format_list(formats)
         if of is not None and of.lease is not None and of.lease.valid:
             of.lease.cancel()
         core = self._core.match(core_keys, tokens + 1, listed, 0, tokens, mode)
@@ -265,8 +234,8 @@ class HybridCache:
             The cache was closed.
         """
         core_keys = self._any_keys(keys)
-        chosen = self._selection(groups, keys)
-        listed = None if formats is None else self._format_list(formats)
+        chosen = self._selection(groups)
+        listed = self._format_list(formats)
         if lease is not None:
             if not isinstance(lease, Lease) or lease._cache is not self:
                 raise ArgumentError("lease", "a Lease of this cache", lease)
@@ -279,7 +248,7 @@ class HybridCache:
             if not self._deferred.apply_due():
                 raise
             core = _core.reserve(self._core, core_keys, chosen, listed, held)
-        return Fill(core, self, keys, lease)
+        return Fill(core, self, lease)
 
     def insert(
         self,
@@ -322,7 +291,7 @@ class HybridCache:
         Closed
             The cache was closed.
         """
-        return self._core.evict(self._any_keys(keys), self._selection(groups, keys))
+        return self._core.evict(self._any_keys(keys), self._selection(groups))
 
     # -- pools -------------------------------------------------------------------------------------
 
@@ -408,18 +377,8 @@ class HybridCache:
         Closed
             The cache was closed.
         """
-        result: dict[str, list[tuple[int, int, str]]] = {}
-        for group in self.spec.groups:
-            spans: list[tuple[int, int, str]] = []
-            result[group.name] = spans
-        for name, blocks in self.inspect(keys).items():
-            group = self.spec.groups[self._index[name]]
-            block_tokens = _block_tokens(group)
-            _append(result[name], 0, 0, "absent")
-            for number, info in enumerate(blocks):
-                _append(result[name], number * block_tokens, min((number + 1) * block_tokens, keys.tokens), _form(group, info))
-            _append(result[name], min(len(blocks) * block_tokens, keys.tokens), keys.tokens, "absent")
-        return result
+        seen = self.inspect(keys)
+        return {g.name: form_spans(g, seen[g.name], keys.tokens) for g in self.spec.groups}
 
     def metrics(self) -> Metrics:
         """Return the counters.
@@ -521,69 +480,16 @@ class HybridCache:
         return core
 
     def _group_index(self, name: str) -> int:
-        try:
-            return self._index[name]
-        except (KeyError, TypeError):
-            raise ArgumentError("group", f"one of {list(self._index)}", name) from None
+        return group_index(self._index, name)
 
-    def _selection(self, groups: GroupSelection | None, keys: BlockKeys) -> list[bool | npt.NDArray[np.int64]]:
-        if groups is None:
-            return [True] * len(self._index)
-        if not isinstance(groups, Mapping):
-            raise ArgumentError("groups", "a mapping of group names to True or block indices", groups)
-        chosen: list[bool | npt.NDArray[np.int64]] = [False] * len(self._index)
-        for name, blocks in groups.items():
-            chosen[self._group_index(name)] = blocks if isinstance(blocks, bool) else _indices(name, blocks)
-        return chosen
+    def _selection(self, groups: GroupSelection | None) -> list[bool | npt.NDArray[np.int64]]:
+        return selection(self._index, groups)
 
     def _format_list(self, formats: Mapping[str, KvFormat] | None) -> list[bytes] | None:
-        if formats is None:
-            return None
-        if not isinstance(formats, Mapping):
-            raise ArgumentError("formats", "a mapping of group names to KvFormat", formats)
-        listed = [group.fingerprint for group in self.spec.groups]
-        for name, fmt in formats.items():
-            index = self._group_index(name)
-            if not isinstance(fmt, KvFormat):
-                raise ArgumentError(f"formats[{name}]", "a KvFormat", fmt)
-            listed[index] = fmt.fingerprint
-            self._known_formats[fmt.fingerprint] = fmt
-        return listed
-
-    def _page_counts(self, pages: Mapping[str, int] | None) -> dict[str, int]:
-        if pages is not None and not isinstance(pages, Mapping):
-            raise ArgumentError("pages", "a mapping of group names to numbers", pages)
-        counts = {g.name: max(1, self.blocks * self.spec.unit_tokens // _block_tokens(g)) for g in self.spec.groups}
-        for name, number in (pages or {}).items():
-            self._group_index(name)
-            counts[name] = _count(f"pages[{name}]", number)
-        return counts
-
-    def _described(self, group: CacheGroup) -> tuple[object, ...]:
-        step_with = -1 if group.in_step_with is None else self._index[group.in_step_with]
-        footer = group.format.footer_offset if group.format is not None else None
-        return (
-            group.name,
-            int(group.kind),
-            group.coverage.rule,
-            group.coverage.parameter,
-            _block_tokens(group) // self.spec.unit_tokens,
-            self.pages[group.name],
-            group.total_page_bytes,
-            group.layer_count,
-            group.tokens_per_row,
-            group.row_bytes or 0,
-            group.rows_per_page or 0,
-            group.alignment,
-            group.page_stride or 0,
-            step_with,
-            group.rebuildable,
-            group.fingerprint,
-            -1 if footer is None else footer,
-        )
+        return None if formats is None else format_list(self.spec, self._index, formats, self._known_formats)
 
     def _own_blocks(self, keys: BlockKeys, group: CacheGroup) -> int:
-        block_tokens = _block_tokens(group)
+        block_tokens = own_block_tokens(group)
         whole = keys._core.end_unit * self.spec.unit_tokens // block_tokens
         tip = keys.tokens % self.spec.unit_tokens != 0 and keys._core.has_tokens
         return whole + tip
@@ -591,68 +497,3 @@ class HybridCache:
     def __repr__(self) -> str:
         names = ", ".join(self._index)
         return f"HybridCache(unit_tokens={self.spec.unit_tokens}, blocks={self.blocks}, groups=[{names}])"
-
-
-def _block_tokens(group: CacheGroup) -> int:
-    assert group.block_tokens is not None  # the spec fills it in
-    return group.block_tokens
-
-
-def _form(group: CacheGroup, info: BlockInfo) -> str:
-    if info.phase in {"tier-only", "restoring"}:
-        return "disk"
-    if info.phase in {"ready", "ready with copy", "offloading"}:
-        return _FORMS[group.kind]
-    return "absent"
-
-
-def _append(spans: list[tuple[int, int, str]], start: int, end: int, form: str) -> None:
-    if start >= end:
-        return
-    if spans and spans[-1][2] == form:
-        start = spans.pop()[0]
-    spans.append((start, end, form))
-
-
-def _integer(field: str, value: object, expected: str) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise ArgumentError(field, expected, value)
-    return int(value)
-
-
-def _count(field: str, value: object) -> int:
-    expected = f"an integer in [1, {_MAX_IDS}]"
-    number = _integer(field, value, expected)
-    if not 1 <= number <= _MAX_IDS:
-        raise ArgumentError(field, expected, value)
-    return number
-
-
-def _length(field: str, value: object) -> int:
-    expected = "a number of tokens, 0 or more"
-    number = _integer(field, value, expected)
-    if not 0 <= number < 2**62:
-        raise ArgumentError(field, expected, value)
-    return number
-
-
-def _verify_mode(verify: str) -> int:
-    try:
-        return _VERIFY[verify]
-    except (KeyError, TypeError):
-        raise ArgumentError("verify", f"one of {list(_VERIFY)}", verify) from None
-
-
-def _indices(name: str, blocks: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    field = f"groups[{name}]"
-    try:
-        array = np.asarray(list(blocks) if isinstance(blocks, (range, set, frozenset)) else blocks)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        raise ArgumentError(field, "True or indices of own blocks", blocks) from None
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise ArgumentError(field, "True or indices [[n]] of own blocks, integers", blocks)
-    if array.min() < 0:
-        raise ArgumentError(field, "own blocks, 0 or more", int(array.min()))
-    return np.unique(array.astype(np.int64))

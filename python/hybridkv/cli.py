@@ -127,12 +127,8 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
         default="ids",
         help="store answers that the ids of the next turn name (default), or prompts only",
     )
-    parser.add_argument(
-        "--unit-tokens", type=int, default=256, metavar="N", help="tokens of a key (default: 256)"
-    )
-    parser.add_argument(
-        "--block-tokens", type=int, metavar="N", help="tokens of an id (default: from the lengths)"
-    )
+    parser.add_argument("--unit-tokens", type=int, default=256, metavar="N", help="tokens of a key (default: 256)")
+    parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens of an id (default: from the lengths)")
     parser.add_argument("--requests", type=int, metavar="N", help="only the first N requests of each trace")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -189,9 +185,7 @@ def _run_doctor(args: argparse.Namespace) -> int:
         print(json.dumps(facts))
         return EXIT_OK
     for name, value in facts.items():
-        shown = (
-            ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
-        )
+        shown = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
         print(f"{name.replace('_', ' '):<14} {shown}")
     return EXIT_OK
 

@@ -54,7 +54,19 @@ class NotAdmitted(HybridKVError):
 
 
 class OutOfPages(HybridKVError):
-    """A pool has not enough free pages; nothing was taken."""
+    """A pool has not enough free pages; nothing was taken.
+
+    Attributes
+    ----------
+    pool : str
+        Name of the group, or "blocks" where no descriptor is free.
+    needed, free : int
+        Pages asked for and pages there.
+    """
+
+    pool: str
+    needed: int
+    free: int
 
 
 class Busy(HybridKVError):

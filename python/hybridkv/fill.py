@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.declared import GroupSelection
 from hybridkv.deferred import checked_event
 from hybridkv.errors import FillClosed
 from hybridkv.lease import Lease
@@ -17,10 +17,6 @@ from hybridkv.lease import Lease
 if TYPE_CHECKING:
     from hybridkv import _core
     from hybridkv.cache import HybridCache
-    from hybridkv.keys import BlockKeys
-
-GroupSelection = Mapping[str, "bool | npt.ArrayLike"]
-"""Groups by name: True for every block, or indices of the group's own blocks."""
 
 
 class Fill:
@@ -31,12 +27,11 @@ class Fill:
     leak. Private pages of a published fill go back when it is collected; that is no leak.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core", "_keys", "_lease")
+    __slots__ = ("__weakref__", "_cache", "_core", "_lease")
 
-    def __init__(self, core: _core.Fill, cache: HybridCache, keys: BlockKeys, lease: Lease | None) -> None:
+    def __init__(self, core: _core.Fill, cache: HybridCache, lease: Lease | None) -> None:
         self._core = core
         self._cache = cache
-        self._keys = keys
         self._lease = lease
 
     def page_ids(self, group: str) -> npt.NDArray[np.int32]:
@@ -109,7 +104,7 @@ class Fill:
             The fill was aborted.
         """
         self._check_open()
-        chosen = self._cache._selection(groups, self._keys)
+        chosen = self._cache._selection(groups)
         event = checked_event(after)
         lease, self._lease = self._lease, None
         core = self._core
@@ -158,7 +153,11 @@ class Fill:
             return
         if not core.done:
             self._cache._core.leak()
-            warnings.warn("hybridkv: a fill was dropped unpublished; its pages are quarantined", ResourceWarning, stacklevel=2)
+            warnings.warn(
+                "hybridkv: a fill was dropped unpublished; its pages are quarantined",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
         return f"Fill({'closed' if self._core.closed else 'done' if self._core.done else 'filling'})"

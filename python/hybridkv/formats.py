@@ -322,18 +322,11 @@ def _normal(name: str, declared: str, value: object) -> object:
     if declared.startswith("Mapping"):
         if not isinstance(value, Mapping):
             raise SpecError(where, "a mapping", value)
-        return {
-            str(k): _scalar(f"{where}[{k!r}]", v) for k, v in sorted(value.items(), key=lambda kv: str(kv[0]))
-        }
+        return {str(k): _scalar(f"{where}[{k!r}]", v) for k, v in sorted(value.items(), key=lambda kv: str(kv[0]))}
     wanted = declared.split(" ")[0]
     if wanted == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value) + 0.0  # -0.0 and 0.0 are one value
-    if (
-        wanted == "int"
-        and isinstance(value, SupportsIndex)
-        and not isinstance(value, bool)
-        and index(value) >= 0
-    ):
+    if wanted == "int" and isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 0:
         return index(value)
     if wanted == "bool" and isinstance(value, bool):
         return value

@@ -208,9 +208,7 @@ class CacheGroup:
             raise SpecError(self.field_name("kind"), "a StateKind", self.kind)
         self._put("kind", StateKind(self.kind))
         if self.kind is StateKind.DISK:
-            raise SpecError(
-                self.field_name("kind"), "a kind of state; DISK is a place, not a kind of group", self.kind
-            )
+            raise SpecError(self.field_name("kind"), "a kind of state; DISK is a place, not a kind of group", self.kind)
         if not isinstance(self.coverage, (Prefix, Window, Chunk, Checkpoint)):
             raise SpecError(self.field_name("coverage"), "Prefix, Window, Chunk or Checkpoint", self.coverage)
         if self.format is not None and not isinstance(self.format, KvFormat):

@@ -52,9 +52,7 @@ class BlockKeys:
         self._identity = identity
 
     @classmethod
-    def from_hashes(
-        cls, hashes: Sequence[bytes] | npt.NDArray[np.uint8], unit_tokens: SupportsIndex
-    ) -> BlockKeys:
+    def from_hashes(cls, hashes: Sequence[bytes] | npt.NDArray[np.uint8], unit_tokens: SupportsIndex) -> BlockKeys:
         """Keys out of an engine's own chained hashes. Such keys have no tips and cannot be continued.
 
         Parameters

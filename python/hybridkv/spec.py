@@ -296,9 +296,7 @@ class CacheSpec:
             if leader is group or not isinstance(leader.coverage, Prefix):
                 raise SpecError(where, "another group with Prefix coverage", group.in_step_with)
             if not isinstance(group.coverage, Prefix):
-                raise SpecError(
-                    group.field_name("coverage"), "Prefix, to be in step with a group", group.coverage
-                )
+                raise SpecError(group.field_name("coverage"), "Prefix, to be in step with a group", group.coverage)
 
     def _check_words(self) -> None:
         prefix = sum(isinstance(g.coverage, Prefix) for g in self.groups)

@@ -107,9 +107,7 @@ def attention_groups(
     return groups
 
 
-def agreed(
-    config: ConfigReader, field: str, explicit: list[str] | None, derived: list[str] | None
-) -> list[str]:
+def agreed(config: ConfigReader, field: str, explicit: list[str] | None, derived: list[str] | None) -> list[str]:
     """Return the schedule of layers, told by ``field`` or derived from others; if both, they must agree."""
     if explicit is not None and derived is not None and explicit != derived:
         raise config.refuse(field, f"the schedule that the other fields give, {derived}")

@@ -38,9 +38,7 @@ def groups_with_indexer(config: ConfigReader, unit_tokens: int, dtype: str) -> l
     return [latent, indexer_group("kv", _layers(config), index_format, unit_tokens)]
 
 
-def indexer_format(
-    dtype: str, width: int, ratio: int, theta: float | None, yarn: dict[str, object] | None
-) -> KvFormat:
+def indexer_format(dtype: str, width: int, ratio: int, theta: float | None, yarn: dict[str, object] | None) -> KvFormat:
     """Return the format of rows of indexer keys; in FP8 a 4-byte scale follows each tile of 128.
 
     Parameters

@@ -203,9 +203,7 @@ def _window_scaling(history: KvFormat) -> dict[str, object]:
     return {**(history.yarn or {}), "compress_rope_theta": history.theta or 0.0}
 
 
-def _entries(
-    name: str, coverage: Coverage, layers: list[int], row_format: KvFormat, unit_tokens: int
-) -> CacheGroup:
+def _entries(name: str, coverage: Coverage, layers: list[int], row_format: KvFormat, unit_tokens: int) -> CacheGroup:
     """Return a group of rows, its format completed by what the page's size decides."""
     group = rows_group(name, coverage, layers, row_format, unit_tokens)
     rows = group.rows_per_page or 1

@@ -25,9 +25,7 @@ def gated_delta_groups(config: ConfigReader, unit_tokens: int, dtype: str) -> li
     layers = [i for i, t in enumerate(types) if t == LINEAR]
     if layers:
         key_heads, key_width = (config.positive(f"linear_{n}") for n in ("num_key_heads", "key_head_dim"))
-        value_heads, value_width = (
-            config.positive(f"linear_{n}") for n in ("num_value_heads", "value_head_dim")
-        )
+        value_heads, value_width = (config.positive(f"linear_{n}") for n in ("num_value_heads", "value_head_dim"))
         groups.append(
             state_group(
                 "gated_delta",

@@ -55,8 +55,6 @@ def state_group(
         row_bytes=conv + matrix,
         rows_per_page=1,
         parts={name: size * len(layers) for name, size in members.items() if size},
-        format=KvFormat(
-            layout, matrix_dtype, state_format=f"conv_{conv_dtype}_then_matrix", row_bytes=conv + matrix
-        ),
+        format=KvFormat(layout, matrix_dtype, state_format=f"conv_{conv_dtype}_then_matrix", row_bytes=conv + matrix),
         layers=tuple(layers),
     )

@@ -43,9 +43,7 @@ def next_turns(trace: Trace) -> list[int | None]:
         parent = None if request.parent_chat is None else by_chat.get(request.parent_chat)
         ids = request.block_ids.tolist()
         found = {waiting[place] for place in enumerate(ids) if place in waiting}
-        found = {
-            index for index in found if trace.requests[index].chat is None or request.parent_chat is None
-        }
+        found = {index for index in found if trace.requests[index].chat is None or request.parent_chat is None}
         if parent is not None and parent < request.index:
             found.add(parent)
         for index in sorted(found - settled):

@@ -13,9 +13,7 @@ _WIDTH = 32
 
 
 @contextmanager
-def progress(
-    title: str, total: int, *, shown: bool, out: TextIO | None = None
-) -> Iterator[Callable[[], None]]:
+def progress(title: str, total: int, *, shown: bool, out: TextIO | None = None) -> Iterator[Callable[[], None]]:
     """Show a bar while the block runs.
 
     Parameters

@@ -115,9 +115,7 @@ class Lane:
         self._states = {g.name: block_of(spec, g.name) for g in spec.groups if not is_history(g.coverage)}
         self._needs: dict[int, dict[str, tuple[int, ...]]] = {}
         chunks = pools.units * spec.unit_tokens // self._step
-        held = [
-            pools.pages[name] * self._states[name] // self._step for name in self._needed(far_boundary(spec))
-        ]
+        held = [pools.pages[name] * self._states[name] // self._step for name in self._needed(far_boundary(spec))]
         self.lru = PrefixLru(
             self.cache,
             chunk_units=self._step // spec.unit_tokens,
@@ -187,9 +185,5 @@ class Lane:
     def _chunks(self, blocks: dict[str, tuple[int, ...]]) -> list[int]:
         """Chunks in which those blocks end, ascending."""
         return sorted(
-            {
-                ((index + 1) * self._states[name] - 1) // self._step
-                for name, found in blocks.items()
-                for index in found
-            }
+            {((index + 1) * self._states[name] - 1) // self._step for name, found in blocks.items() for index in found}
         )

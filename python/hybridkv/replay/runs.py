@@ -123,9 +123,7 @@ def find_demo_traces(starts: Sequence[Path] | None = None) -> list[Path]:
             found = [folder / "tests" / "data" / "traces" / name for name in DEMO_TRACES]
             if (folder / "pyproject.toml").is_file() and all(path.is_file() for path in found):
                 return found
-    raise ArgumentError(
-        "trace", "tests/data/traces of a clone above the working directory, or --trace PATH", "neither"
-    )
+    raise ArgumentError("trace", "tests/data/traces of a clone above the working directory, or --trace PATH", "neither")
 
 
 def replay(paths: Sequence[Path], options: Options, *, shown: bool = False) -> list[TraceResult]:
@@ -153,9 +151,7 @@ def replay(paths: Sequence[Path], options: Options, *, shown: bool = False) -> l
     if options.unit_tokens < 1:
         raise ArgumentError("unit_tokens", "at least 1", options.unit_tokens)
     specs = [(shape.name, shape.make(options.unit_tokens)) for shape in options.shapes]
-    traces = [
-        load_trace(path, block_tokens=options.block_tokens, requests=options.requests) for path in paths
-    ]
+    traces = [load_trace(path, block_tokens=options.block_tokens, requests=options.requests) for path in paths]
     found = []
     for trace in traces:
         with progress(trace.name, len(trace.requests), shown=shown) as step:
@@ -180,9 +176,7 @@ def _replay_trace(
         for budget in budgets:
             pools = size_pools(spec, budget, demand)
             results.append(
-                Result(
-                    model, Lane(spec, pools, options.windows), _homogeneous_twin(spec, pools, options.windows)
-                )
+                Result(model, Lane(spec, pools, options.windows), _homogeneous_twin(spec, pools, options.windows))
             )
     for work in prepare(trace, turns, options.unit_tokens):
         for result in results:

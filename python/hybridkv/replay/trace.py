@@ -203,9 +203,7 @@ def _infer_block(name: str, rows: Sequence[tuple[int, dict[str, Any]]]) -> int:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise ArgumentError(
-            "block_tokens", f"to be given: lengths and ids of {name} do not settle it", fitting
-        )
+        raise ArgumentError("block_tokens", f"to be given: lengths and ids of {name} do not settle it", fitting)
     best = max(agreeing, key=lambda size: agreeing[size])
     number, row = next((number, row) for number, row in rows if not _agrees(row, best))
     raise _disagreement(name, number, row, best)

@@ -2,7 +2,8 @@
 // What every model-checked program shares: the core's sources over Relacy, and one line per search.
 //
 // A program is a file with suites (rl::test_suite) and a main that hands them to `search`. It ends with 1 if a
-// suite failed. HKV_RELACY_HISTORY=1 prints the failing execution, HKV_RELACY_SUITE=name runs one suite.
+// suite failed. HKV_RELACY_HISTORY=1 prints the failing execution, HKV_RELACY_SUITE=name runs one suite,
+// HKV_RELACY_FIRST=1 ends at the first failure.
 #pragma once
 #include "base/check.h"
 #include "relacy/reduced.h"
@@ -14,6 +15,7 @@
 namespace hkv::relacy {
 
 enum class Search { Reduced, Full, Random };
+inline bool failed = false;  // some suite was
 
 // A plain variable (page bytes): Relacy reports a race on it.
 template <class T>
@@ -45,6 +47,7 @@ rl::test_result_e run(rl::test_params& params) {
 template <class Suite>
 bool search(const char* name, Search how = Search::Reduced, unsigned long random_runs = 200000) {
   if (const char* only = std::getenv("HKV_RELACY_SUITE"); only != nullptr && std::string(only) != name) return true;
+    if (failed && std::getenv("HKV_RELACY_FIRST") != nullptr) return false;
   constexpr rl::thread_id_t threads = Suite::params::thread_count;
   rl::test_params params;
   std::ostringstream progress;
@@ -71,6 +74,7 @@ bool search(const char* name, Search how = Search::Reduced, unsigned long random
               redundant_runs, seconds, result == rl::test_result_success ? "" : ": ",
               result == rl::test_result_success ? "" : rl::test_result_str(result));
   std::fflush(stdout);
+  failed |= result != rl::test_result_success;
   return result == rl::test_result_success;
 }
 

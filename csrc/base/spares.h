@@ -2,11 +2,14 @@
 // A small shelf of objects kept for reuse, so that a match allocates nothing once warm.
 //
 // Thread safety: any thread. Progress: wait-free (a few exchanges); an empty shelf allocates, a full one frees.
-// Invariant: an object is on at most one place of the shelf, because it is put there and taken by one RMW.
+// Invariants:
+//  1. An object is on at most one place of the shelf: it is put there and taken by one RMW each.
+//  2. Whoever takes an object sees all that its last user did: put releases (27), take acquires (28).
 #pragma once
 #include <array>
-#include <atomic>
 #include <memory>
+
+#include "base/atomic.h"
 
 namespace hkv {
 
@@ -22,8 +25,9 @@ class Spares {
 
   std::unique_ptr<T> take() {
     for (auto& place : places_) {
-      // The shelf is warm-up, not the data path: the default (sequentially consistent) order is right here.
-      if (T* spare = place.load() == nullptr ? nullptr : place.exchange(nullptr)) return std::unique_ptr<T>(spare);
+      if (place.load() == nullptr) continue;
+      // (28) acquire-RMW synchronizes-with (27)
+      if (T* spare = place.exchange(nullptr, at(28, acquire))) return std::unique_ptr<T>(spare);
     }
     return std::make_unique<T>();
   }
@@ -31,7 +35,9 @@ class Spares {
   void put(std::unique_ptr<T> spare) {
     for (auto& place : places_) {
       T* empty = nullptr;
-      if (place.load() == nullptr && place.compare_exchange_strong(empty, spare.get())) {
+      if (place.load() != nullptr) continue;
+      // (27) release-CAS synchronizes-with (28)
+      if (place.compare_exchange(empty, spare.get(), at(27, release))) {
         spare.release();
         return;
       }
@@ -39,7 +45,7 @@ class Spares {
   }
 
  private:
-  std::array<std::atomic<T*>, 16> places_{};
+  std::array<Atom<T*>, 16> places_;
 };
 
 }  // namespace hkv

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the cache, checked: every refusal names the field, what was expected and what came."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridkv.errors import ArgumentError
+
+VERIFY_MODES = {"off": 0, "sampled": 1, "all": 2}
+"""Content verification, by the number the core knows it by."""
+
+_MAX_IDS = 2**32 - 3
+
+
+def integer(field: str, value: object, expected: str) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise ArgumentError(field, expected, value)
+    return int(value)
+
+
+def count(field: str, value: object) -> int:
+    expected = f"an integer in [1, {_MAX_IDS}]"
+    number = integer(field, value, expected)
+    if not 1 <= number <= _MAX_IDS:
+        raise ArgumentError(field, expected, value)
+    return number
+
+
+def length(field: str, value: object) -> int:
+    expected = "a number of tokens, 0 or more"
+    number = integer(field, value, expected)
+    if not 0 <= number < 2**62:
+        raise ArgumentError(field, expected, value)
+    return number
+
+
+def verify_mode(verify: str) -> int:
+    try:
+        return VERIFY_MODES[verify]
+    except (KeyError, TypeError):
+        raise ArgumentError("verify", f"one of {list(VERIFY_MODES)}", verify) from None
+
+
+def block_indices(name: str, blocks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    field = f"groups[{name}]"
+    try:
+        array = np.asarray(list(blocks) if isinstance(blocks, (range, set, frozenset)) else blocks)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise ArgumentError(field, "True or indices of own blocks", blocks) from None
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise ArgumentError(field, "True or indices [[n]] of own blocks, integers", blocks)
+    if array.min() < 0:
+        raise ArgumentError(field, "own blocks, 0 or more", int(array.min()))
+    return np.unique(array.astype(np.int64))
