@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fills for Python.
+#include <pybind11/stl.h>
+
+#include <optional>
+
 #include "bindings/cache_box.h"
 
 namespace py = pybind11;
@@ -8,10 +12,11 @@ namespace hkv {
 namespace {
 
 std::unique_ptr<FillBox> reserve(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
-                                 const py::list& groups, const py::object& formats, const LeaseBox* lease) {
+                                 const py::list& groups, const py::object& formats,
+                                 const std::optional<std::shared_ptr<LeaseBox>>& lease) {
   HybridCache& cache = box->cache;
   const std::vector<FormatId> writer = formats_from(cache, formats);
-  const Lease* from = lease == nullptr ? nullptr : &lease->open();
+  const Lease* from = lease ? &(*lease)->open() : nullptr;
   auto fill = cache.reserve(keys, selections_from(cache, groups),
                             writer.empty() ? cache.spec_formats() : std::span<const FormatId>(writer), from);
   return std::make_unique<FillBox>(box, std::move(fill));
@@ -66,7 +71,7 @@ void bind_fill(py::module_& m) {
       .def("abort", [](FillBox& box, bool quarantine) { box.box->cache.abort(*box.fill, quarantine); },
            py::arg("quarantine"));
   m.def("reserve", &reserve, py::arg("cache"), py::arg("keys"), py::arg("groups"), py::arg("formats"),
-        py::arg("lease") = nullptr);
+        py::arg("lease"));
 }
 
 }  // namespace hkv

@@ -65,7 +65,7 @@ class IdPool {
     // (10) release-RMW synchronizes-with (11)
     const std::uint64_t before = words_[id / 64].fetch_or(bit, at(10, release));
     HKV_CHECK((before & bit) == 0);
-    if (id / 64 < hint_.load()) hint_.store(id / 64);
+    hint_.store(id / 64);  // in a full pool the one free id is where one came back last
   }
 
   std::size_t bytes() const { return word_count_ * sizeof(std::uint64_t); }

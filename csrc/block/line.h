@@ -62,18 +62,15 @@ struct alignas(cache_line_bytes) Line {
     // Four 16-byte loads instead of seven 8-byte ones. x86-64 does each aligned 8-byte half in one
     // access, and a slot read torn from its neighbour is still only a hint. The compiler sees an opaque
     // load (asm), not a data race; sanitizer builds take the portable form below.
+    const auto* pairs = reinterpret_cast<const __m128*>(this);
+    __m128 pair[4];
+    for (int i = 0; i < 4; ++i) asm volatile("movaps %1, %0" : "=x"(pair[i]) : "m"(pairs[i]));
+    // Dword 2i+1 is the upper half of slot i; the eighth is the flag's, which is no tag's.
     const __m128i want = _mm_set1_epi32(static_cast<int>(Slot::upper(tag)));
-    unsigned bits = 0;
-    for (int pair = 0; pair < 4; ++pair) {
-      __m128i both;
-      asm volatile("movdqa %1, %0" : "=x"(both) : "m"(*(reinterpret_cast<const __m128i*>(this) + pair)));
-      bits |= static_cast<unsigned>(_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(both, want)))) << (4 * pair);
-    }
-    // Dword 2i+1 is the upper half of slot i; the eighth is the flag's. Gather the odd bits.
-    bits = bits >> 1 & 0x1555;
-    bits = (bits | bits >> 1) & 0x3333;
-    bits = (bits | bits >> 2) & 0x0F0F;
-    return (bits | bits >> 4) & 0x7F;
+    const __m128i low = _mm_castps_si128(_mm_shuffle_ps(pair[0], pair[1], 0xDD));
+    const __m128i high = _mm_castps_si128(_mm_shuffle_ps(pair[2], pair[3], 0xDD));
+    const __m128i same = _mm_packs_epi32(_mm_cmpeq_epi32(low, want), _mm_cmpeq_epi32(high, want));
+    return static_cast<unsigned>(_mm_movemask_epi8(_mm_packs_epi16(same, _mm_setzero_si128())));
 #else
     unsigned bits = 0;
     for (int i = 0; i < slots; ++i) {

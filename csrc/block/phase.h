@@ -51,7 +51,11 @@ struct Transition {
   bool gives_up;
 };
 
-inline constexpr std::array transitions = {
+// A test compiles the table as a variable, to change each row and see that the change is noticed.
+#ifndef HKV_TRANSITIONS_ARE
+#define HKV_TRANSITIONS_ARE constexpr
+#endif
+inline HKV_TRANSITIONS_ARE std::array transitions = {
     Transition{Phase::Absent, Event::Claim, Phase::Filling, PinRule::Any, false},
     Transition{Phase::Filling, Event::Publish, Phase::Ready, PinRule::Any, false},
     Transition{Phase::Filling, Event::Abort, Phase::Absent, PinRule::Any, true},

@@ -4,13 +4,6 @@
 namespace hkv {
 namespace {
 
-// Half of the slots stay free when every descriptor is in use (table.h says why).
-constexpr double slots_per_descriptor = 2.0;
-
-std::uint32_t lines_for(std::uint32_t blocks) {
-  return static_cast<std::uint32_t>(blocks * slots_per_descriptor / Line::slots) + 2;
-}
-
 KindMap kinds_of(std::span<const GroupSlot> groups) {
   KindMap map{};
   for (const GroupSlot& group : groups) {
@@ -29,7 +22,7 @@ BlockStore::BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
                        std::span<const std::uint32_t> page_counts)
     : ids_(blocks),
       descriptors_(blocks),
-      lines_(lines_for(blocks)),
+      lines_(Table::lines_for(blocks)),
       notes_(new Atom<std::uint32_t>[blocks]),
       table_(lines_.data(), static_cast<std::uint32_t>(lines_.size()), descriptors_.data(), notes_.get(), ids_),
       slots_(groups.begin(), groups.end()),

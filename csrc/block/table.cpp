@@ -1,49 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block/table.h"
 
+#include <algorithm>
+
 namespace hkv {
 
 void Table::find_batch(const Key128* keys, std::size_t stride, std::size_t count, Sighting* out) const {
-  // Three stages, `distance` keys apart: fetch the line; find the tag and fetch its descriptor; read that.
-  // The distance hides one memory latency per stage (bench/lookup.cpp measures it).
-  constexpr std::size_t distance = 16, ring = 2 * distance - 1;
-  constexpr DescriptorId settled_miss{none_u32 - 1};
-  DescriptorId candidate[2 * distance];
-  for (std::size_t i = 0; i < count + 2 * distance; ++i) {
-    if (i >= 2 * distance) {
-      const std::size_t j = i - 2 * distance;
-      const DescriptorId id = candidate[j & ring];
-      if (id == settled_miss) {
-        out[j] = {};
-      } else if (Sighting seen; id != no_descriptor && (*this)[id].sight(keys[j * stride], seen.h, seen.b)) {
-        seen.id = id;
-        out[j] = seen;
-      } else {
-        out[j] = find(keys[j * stride]);  // another slot of the tag, another line, or a slot that moved
+  // Three stages, one group of keys apart: fetch the lines; find the tags and fetch their descriptors; read
+  // those. A group is as long as hides one memory latency per stage (bench/lookup.cpp measures it). Keys
+  // whose first line overflowed wait with their second line under way, or each would be a latency of its own.
+  constexpr std::size_t group = 16;
+  constexpr DescriptorId waits{none_u32 - 1};
+  DescriptorId candidate[2][group];
+  std::size_t waiting[group + max_waiting];
+  std::size_t n_waiting = 0;
+  const std::size_t groups = (count + group - 1) / group;
+  for (std::size_t g = 0; g < groups + 2; ++g) {
+    if (g < groups) {
+      const std::size_t end = std::min(count, (g + 1) * group);
+      for (std::size_t i = g * group; i < end; ++i) __builtin_prefetch(&lines_[first_line(keys[i * stride])]);
+    }
+    if (g >= 1 && g - 1 < groups) {
+      const std::size_t begin = (g - 1) * group, end = std::min(count, g * group);
+      for (std::size_t i = begin; i < end; ++i) {
+        const Key128 key = keys[i * stride];
+        const Line& line = lines_[first_line(key)];
+        const unsigned bits = line.match(Slot::tag_of(key));
+        DescriptorId id = no_descriptor;
+        if (bits != 0) {
+          // The slot may have moved on since: the descriptor it names then decides all the same.
+          id = Slot(line.slot[std::countr_zero(bits)].load()).id();
+          __builtin_prefetch(&descriptors_[index(id)]);
+        } else if (line.overflowed.load() != 0) [[unlikely]] {
+          __builtin_prefetch(&lines_[candidate_line(key, 1)]);
+          waiting[n_waiting++] = i;
+          id = waits;
+        }
+        candidate[(g - 1) & 1][i - begin] = id;
       }
     }
-    if (i >= distance && i - distance < count) {
-      const std::size_t j = i - distance;
-      const Key128 key = keys[j * stride];
-      const Line& line = lines_[first_line(key)];
-      const unsigned bits = line.match(Slot::tag_of(key));
-      DescriptorId id = no_descriptor;
-      if (bits != 0) {
-        const Slot slot(line.slot[std::countr_zero(bits)].load());
-        if (index(slot.id()) < ids_.count()) id = slot.id();
-      } else if (line.overflowed.load() == 0) {
-        id = settled_miss;
+    if (g >= 2) {
+      const std::size_t begin = (g - 2) * group, end = std::min(count, (g - 1) * group);
+      for (std::size_t i = begin; i < end; ++i) {
+        const DescriptorId id = candidate[g & 1][i - begin];
+        if (id == waits) [[unlikely]] continue;
+        Sighting seen;
+        if (id != no_descriptor) {
+          if ((*this)[id].sight(keys[i * stride], seen.h, seen.b)) [[likely]] {
+            seen.id = id;
+          } else {
+            seen = find(keys[i * stride]);  // another slot of the tag, another line, or a slot that moved
+          }
+        }
+        out[i] = seen;
       }
-      if (index(id) < ids_.count()) __builtin_prefetch(&descriptors_[index(id)]);
-      candidate[j & ring] = id;
+      if (n_waiting >= max_waiting || g == groups + 1) {
+        find_waiting(keys, stride, waiting, n_waiting, out);
+        n_waiting = 0;
+      }
     }
-    if (i < count) __builtin_prefetch(&lines_[first_line(keys[i * stride])]);
   }
+}
+
+// Keys whose first line had no slot of their tag; their second lines are under way already.
+void Table::find_waiting(const Key128* keys, std::size_t stride, const std::size_t* waiting, std::size_t count,
+                         Sighting* out) const {
+  for (std::size_t i = 0; i < count; ++i) {
+    const Key128 key = keys[waiting[i] * stride];
+    const Line& line = lines_[candidate_line(key, 1)];
+    const unsigned bits = line.match(Slot::tag_of(key));
+    if (bits != 0) __builtin_prefetch(&descriptors_[index(Slot(line.slot[std::countr_zero(bits)].load()).id())]);
+  }
+  for (std::size_t i = 0; i < count; ++i) out[waiting[i]] = find_beyond(keys[waiting[i] * stride]);
 }
 
 Sighting Table::find_beyond(Key128 key) const {
   for (int i = 1; i < candidates(); ++i) {
-    const Line& line = lines_[candidate(key, i)];
+    const Line& line = lines_[candidate_line(key, i)];
     const Sighting seen = find_in(line, key);
     if (seen.found() || line.overflowed.load() == 0) return seen;
   }
@@ -52,7 +85,7 @@ Sighting Table::find_beyond(Key128 key) const {
 
 bool Table::place_tentative(Key128 key, Slot slot, Position& where) {
   for (int choice = 0; choice < candidates(); ++choice) {
-    const std::uint32_t at_line = candidate(key, choice);
+    const std::uint32_t at_line = candidate_line(key, choice);
     for (int i = 0; i < Line::slots; ++i) {
       std::uint64_t empty = lines_[at_line].slot[i].load();
       // (12) seq_cst-CAS synchronizes-with (13)
@@ -98,7 +131,7 @@ Table::Scan Table::scan_line(std::uint32_t at_line, Key128 key, Position mine, D
 
 Table::Scan Table::scan(Key128 key, Position mine, DescriptorId& found) {
   for (int i = 0; i < candidates(); ++i) {
-    const std::uint32_t at_line = candidate(key, i);
+    const std::uint32_t at_line = candidate_line(key, i);
     const Scan result = scan_line(at_line, key, mine, found);
     if (result != Scan::Alone) return result;
     // (26) seq_cst-load orders-with (25)
@@ -152,7 +185,7 @@ Placement Table::get_or_insert(Key128 key) {
 
 void Table::clear_slot(DescriptorId id, Key128 key) {
   for (int choice = 0; choice < candidates(); ++choice) {
-    Line& line = lines_[candidate(key, choice)];
+    Line& line = lines_[candidate_line(key, choice)];
     for (int i = 0; i < Line::slots; ++i) {
       std::uint64_t bits = line.slot[i].load();
       if (bits == 0 || Slot(bits).id() != id || Slot(bits).tentative()) continue;

@@ -2,10 +2,10 @@
 // The block table: 128-bit key -> descriptor, lock-free, of fixed capacity, without tombstones,
 // displacement or resize.
 //
-// A key stands in the first of its candidate lines that had a free slot. Two candidates would not do: with
-// as many descriptors as the table is made for, 1 in 500 random keys would find both full, and one block
-// that cannot be found cuts every prefix behind it. With eight at a load of a half it is 1 in 10^10, a hit
-// still reads 1.01 lines on average, and a miss one, because a line that never overflowed ends the search.
+// A key stands in the first of its candidate lines that had a free slot. Two candidates would not do: at a
+// load of 0.6 one key in a hundred would find both full after some turnover, and one block that cannot be
+// found cuts every prefix behind it. With eight at a load of 0.4 it is less than one in 10^9, a hit still
+// reads 1.01 lines on average, and most misses one: a line that never overflowed ends the search.
 //
 // Thread safety: every operation on any thread at any time.
 // Invariants:
@@ -57,6 +57,11 @@ class Table {
   Table(Line* lines, std::uint32_t line_count, Descriptor* descriptors, Atom<std::uint32_t>* notes, IdPool& ids)
       : lines_(lines), line_count_(line_count), descriptors_(descriptors), notes_(notes), ids_(ids) {}
 
+  // Lines for so many descriptors, all in use: a load of 0.4.
+  static constexpr std::uint32_t lines_for(std::uint32_t descriptors) {
+    return static_cast<std::uint32_t>(descriptors / 0.4 / Line::slots) + 2;
+  }
+
   Descriptor& operator[](DescriptorId id) const { return descriptors_[index(id)]; }
 
   // Looks a key up. Stores nothing. A miss reads one line unless that line ever overflowed.
@@ -98,11 +103,15 @@ class Table {
   int candidates() const {
     return line_count_ < candidate_lines ? static_cast<int>(line_count_) : candidate_lines;
   }
-  std::uint32_t candidate(Key128 key, int which) const {
+  std::uint32_t candidate_line(Key128 key, int which) const {
     const std::uint64_t stride = line_count_ == 1 ? 0 : 1 + scale(key.hi, line_count_ - 1);
     return static_cast<std::uint32_t>((first_line(key) + stride * static_cast<std::uint64_t>(which)) % line_count_);
   }
+  // The candidates after the first. Keys in a batch wait for theirs until so many do.
+  static constexpr std::size_t max_waiting = 16;
   Sighting find_beyond(Key128 key) const;
+  void find_waiting(const Key128* keys, std::size_t stride, const std::size_t* waiting, std::size_t count,
+                    Sighting* out) const;
 
   Sighting find_in(const Line& line, Key128 key) const {
     for (unsigned bits = line.match(Slot::tag_of(key)); bits != 0; bits &= bits - 1) {

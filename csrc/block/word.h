@@ -83,11 +83,10 @@ class Word {
   }
   constexpr bool usable_slot(int slot) const { return usable_spread() >> (3 * slot) & 1; }
   constexpr bool known_slot(int slot) const { return known_spread() >> (3 * slot) & 1; }
-  constexpr bool any(Phase phase) const {
-    for (int slot = 0; slot < slots; ++slot) {
-      if (this->phase(slot) == phase) return true;
-    }
-    return false;
+  constexpr bool any(Phase phase) const {  // all slots at once: unpin asks this every time
+    const auto p = static_cast<std::uint32_t>(bits_ & phase_mask);
+    const auto v = static_cast<std::uint32_t>(phase);
+    return ((v & 1 ? p : ~p) & (v & 2 ? p >> 1 : ~(p >> 1)) & (v & 4 ? p >> 2 : ~(p >> 2)) & every_slot) != 0;
   }
   constexpr SlotMask slots_in(Phase phase) const {
     SlotMask mask = 0;

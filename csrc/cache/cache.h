@@ -162,6 +162,8 @@ class HybridCache {
   bool note_position(MatchScratch& scratch, std::int64_t position) const;
   void find_known_end(const Question& question, MatchScratch& scratch) const;
   void fill_planes(MatchScratch& scratch, int group, std::int64_t from, std::int64_t to) const;
+  void fill_word(MatchScratch& scratch, int group, std::int64_t word, std::int64_t stride, std::int64_t end) const;
+  void note_block(MatchScratch& scratch, int group, std::int64_t block, const Sighting& seen) const;
   static void fill_planes_of(void* context, int group, std::int64_t from, std::int64_t to);
   Sighting sight_block(const MatchScratch& scratch, int group, std::int64_t block) const;
   bool foreign_page(const Question& question, int group, DescriptorId id) const;

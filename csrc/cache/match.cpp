@@ -68,7 +68,6 @@ std::vector<std::int64_t> HybridCache::boundaries(const Question& question) {
   search(question, *scratch);
   const Snapshot& s = scratch->snapshot;
   gather_tips(question, *scratch, 0);
-  for (const Tip& tip : s.tips) scratch->snapshot.proof_end = std::max(s.proof_end, tip.tokens);
   std::vector<std::int64_t> lengths;
   for (std::int64_t t = question.limit - 1; t > 0; --t) {
     t = usable_at_most(s, t);
@@ -91,6 +90,7 @@ void HybridCache::search(const Question& question, MatchScratch& scratch) const 
   s.layout = &layout_;
   s.limit = std::min(question.limit, keys.tokens() + 1);
   s.known_end = 0;
+  s.asked = -1;
   s.tips.clear();
   s.fill = &HybridCache::fill_planes_of;
   s.context = &scratch;
@@ -216,36 +216,63 @@ void HybridCache::fill_planes_of(void* context, int group, std::int64_t from, st
   scratch.cache->fill_planes(scratch, group, from, to);
 }
 
+// Blocks that end where a Prefix group records one lie in the history read already: of those a whole word of
+// the plane at a time. The others are looked up.
 void HybridCache::fill_planes(MatchScratch& scratch, int group, std::int64_t from, std::int64_t to) const {
-  constexpr std::int64_t chunk = 32;
   GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
   const std::int64_t block_units = layout_.groups[static_cast<std::size_t>(group)].block_units;
-  const int slot = store_.slot_of(group).slot;
+  const std::int64_t probe = layout_.probe_units;
   to = std::min(to, view.ours.size());
+  if (probe != 0 && block_units % probe == 0 && to * block_units <= scratch.read_positions * probe) {
+    const std::int64_t stride = block_units / probe, end = std::min(view.ours.size(), scratch.read_positions / stride);
+    for (std::int64_t word = from / 64; word * 64 < to; ++word) fill_word(scratch, group, word, stride, end);
+    return;
+  }
   while (from < to) {
     if (view.read.get(from)) {
       ++from;
       continue;
     }
+    constexpr std::int64_t chunk = 32;
     const std::int64_t n = std::min(chunk, to - from);
     Sighting seen[chunk];
-    const std::int64_t last_end = (from + n) * block_units;
-    const bool in_history = layout_.probe_units != 0 && block_units % layout_.probe_units == 0 &&
-                            last_end / layout_.probe_units <= scratch.read_positions;
-    if (!in_history) {
+    if (n == 1) {
+      seen[0] = sight_block(scratch, group, from);
+    } else {
       store_.table().find_batch(scratch.question->keys->keys() + (from + 1) * block_units - 1,
                                 static_cast<std::size_t>(block_units), static_cast<std::size_t>(n), seen);
     }
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t block = from + i;
-      const Sighting& at = in_history ? scratch.history[static_cast<std::size_t>((block + 1) * block_units / layout_.probe_units - 1)] : seen[i];
-      view.read.set(block);
-      if (!at.found() || !at.b.usable_slot(slot)) continue;
-      const bool foreign = view.may_be_foreign && foreign_page(*scratch.question, group, at.id);
-      (foreign ? view.foreign : view.ours).set(block);
-    }
+    for (std::int64_t i = 0; i < n; ++i) note_block(scratch, group, from + i, seen[i]);
     from += n;
   }
+}
+
+void HybridCache::note_block(MatchScratch& scratch, int group, std::int64_t block, const Sighting& seen) const {
+  GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
+  view.read.set(block);
+  if (!seen.found() || !seen.b.usable_slot(store_.slot_of(group).slot)) return;
+  const bool foreign = view.may_be_foreign && foreign_page(*scratch.question, group, seen.id);
+  (foreign ? view.foreign : view.ours).set(block);
+}
+
+void HybridCache::fill_word(MatchScratch& scratch, int group, std::int64_t word, std::int64_t stride,
+                            std::int64_t end) const {
+  GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
+  const std::int64_t first = word * 64, n = std::min<std::int64_t>(64, end - first);
+  const std::uint64_t all = ~std::uint64_t{0} >> (64 - n);
+  if (view.read.word(word) == all) return;
+  if (view.may_be_foreign) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      note_block(scratch, group, first + i, scratch.history[static_cast<std::size_t>((first + i + 1) * stride - 1)]);
+    }
+    return;
+  }
+  const int shift = 3 * store_.slot_of(group).slot;
+  const Sighting* seen = &scratch.history[static_cast<std::size_t>((first + 1) * stride - 1)];
+  std::uint64_t bits = 0;
+  for (std::int64_t i = 0; i < n; ++i) bits |= static_cast<std::uint64_t>(seen[i * stride].b.usable_spread() >> shift & 1) << i;
+  view.ours.word(word) = bits;
+  view.read.word(word) = all;
 }
 
 // ---- deciding ----------------------------------------------------------------------------------
@@ -256,7 +283,6 @@ Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) cons
     // Tips below what whole blocks give at least can play no part.
     const std::int64_t least = s.any_misaligned ? 0 : aligned_at_most(s, question.limit - 1);
     gather_tips(question, scratch, question.drop_tokens == 0 ? least : aligned_at_most(s, least - question.drop_tokens));
-    for (const Tip& tip : s.tips) scratch.snapshot.proof_end = std::max(s.proof_end, tip.tokens);
   }
   Verdict verdict;
   verdict.limit_tokens = question.limit;

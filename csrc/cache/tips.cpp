@@ -41,6 +41,9 @@ void HybridCache::gather_tips(const Question& question, MatchScratch& scratch, s
     gather_tips_of(question, scratch, unit);
   }
   std::erase_if(s.tips, [&](const Tip& tip) { return tip.tokens <= above; });
+  // A known tip proves that its history was here (snapshot.h), which may add lengths to those found before.
+  for (const Tip& tip : s.tips) s.proof_end = std::max(s.proof_end, tip.tokens);
+  s.asked = -1;
   std::stable_sort(s.tips.begin(), s.tips.end(), [](const Tip& a, const Tip& b) { return a.tokens > b.tokens; });
 }
 

@@ -235,8 +235,9 @@ Finding check_abi(const Snapshot& s, std::int64_t length) {
   return finding(t, Check::Abi, Code::Format, first);
 }
 
-std::int64_t aligned_at_most(const Snapshot& s, std::int64_t bound) {
-  bound = std::min(bound, s.limit - 1);
+namespace {
+
+std::int64_t find_aligned_at_most(const Snapshot& s, std::int64_t bound) {
   for (;;) {
     const std::int64_t t = longest(
         *s.layout, bound, [&](int g) { return s.groups[static_cast<std::size_t>(g)].ours_run(); },
@@ -251,6 +252,17 @@ std::int64_t aligned_at_most(const Snapshot& s, std::int64_t bound) {
     if (needs_page) return t;
     bound = t - 1;
   }
+}
+
+}  // namespace
+
+std::int64_t aligned_at_most(const Snapshot& s, std::int64_t bound) {
+  bound = std::min(bound, s.limit - 1);
+  if (s.answer <= bound && bound <= s.asked) return s.answer;
+  const std::int64_t found = find_aligned_at_most(s, bound);
+  s.asked = bound;
+  s.answer = found;
+  return found;
 }
 
 std::int64_t usable_at_most(const Snapshot& s, std::int64_t bound) {

@@ -87,6 +87,25 @@ bool stored_at(const Group& g, std::int64_t block_tokens, const Plane& ready, st
   return ready.last<false>(need.from, need.to) < 0;
 }
 
+// The next length to try for a group whose block is the step, where block `hole` is missing at t: the end of
+// the next block below that is there, or a length that needs none.
+template <class Fill>
+std::int64_t next_below(const Group& g, std::int64_t step, const Plane& ready, std::int64_t t, std::int64_t hole,
+                        Fill&& fill) {
+  std::int64_t there = -1;
+  for (std::int64_t to = hole; to > 0 && there < 0; to = (to - 1) / 64 * 64) {
+    const std::int64_t from = (to - 1) / 64 * 64;
+    fill(from, to);
+    there = ready.last<true>(from, to);
+  }
+  std::int64_t needless = 0;
+  if (g.coverage.rule == Rule::Chunk) needless = hole * step / g.coverage.tokens * g.coverage.tokens;
+  if (g.coverage.rule == Rule::Checkpoint && g.coverage.tokens != 0) {
+    needless = (t - 1) / g.coverage.tokens * g.coverage.tokens;
+  }
+  return std::max((there + 1) * step, needless / step * step);
+}
+
 // The largest multiple of `step` at or below t at which the group can resume by its own; 0 if none.
 // Requires: t is a multiple of `step`, step a multiple of the block unless the group is rebuildable.
 // Work: O(t / 64 / block) words, and one step of the loop for each hole met.
@@ -110,7 +129,13 @@ std::int64_t resume_at_most(const Group& g, std::int64_t block_tokens, std::int6
     if (hole < 0) return t;
     // A window or chunk that needs the missing block at t needs it at every step above that block as well;
     // a checkpoint that lacks its own block may have any earlier one.
-    t = g.coverage.rule == Rule::Checkpoint || g.rebuildable ? t - step : hole * block_tokens / step * step;
+    if (g.rebuildable) {
+      t -= step;
+    } else if (block_tokens == step) {
+      t = next_below(g, step, ready, t, hole, fill);
+    } else {
+      t = g.coverage.rule == Rule::Checkpoint ? t - step : hole * block_tokens / step * step;
+    }
   }
   return 0;
 }

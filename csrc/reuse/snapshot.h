@@ -53,6 +53,9 @@ struct Snapshot {
   std::int64_t known_end = 0;     // specs without Prefix group: end of the last known block, in tokens
   std::int64_t proof_end = 0;     // the same, tips included: up to here a length that needs no page is usable
 
+  // Memo of aligned_at_most: for any bound in [answer, asked] the answer is the same. asked -1: none yet.
+  mutable std::int64_t asked = -1, answer = 0;
+
   void (*fill)(void* context, int group, std::int64_t from, std::int64_t to) = nullptr;
   void* context = nullptr;
 

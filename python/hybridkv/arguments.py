@@ -46,7 +46,7 @@ def verify_mode(verify: str) -> int:
 def block_indices(name: str, blocks: npt.ArrayLike) -> npt.NDArray[np.int64]:
     field = f"groups[{name}]"
     try:
-        array = np.asarray(list(blocks) if isinstance(blocks, (range, set, frozenset)) else blocks)  # type: ignore[arg-type]
+        array = np.asarray(list(blocks) if isinstance(blocks, (range, set, frozenset)) else blocks)
     except (ValueError, TypeError):
         raise ArgumentError(field, "True or indices of own blocks", blocks) from None
     if array.size == 0:

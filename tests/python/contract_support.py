@@ -56,9 +56,7 @@ def make_cache(unit: int, rules: Rules, *, blocks: int = 256, **more: Any) -> An
 
 def full_swa(unit: int = 16, *, window: int = 33, blocks: int = 256, **more: Any) -> Any:
     """One full-attention group "full" and one window group "swa", both of one unit a block."""
-    return make_cache(
-        unit, {"full": (hk.Prefix(), unit), "swa": (hk.Window(window), unit)}, blocks=blocks, **more
-    )
+    return make_cache(unit, {"full": (hk.Prefix(), unit), "swa": (hk.Window(window), unit)}, blocks=blocks, **more)
 
 
 def keys_of(n: int, unit: int = 16, **more: Any) -> Any:

@@ -93,9 +93,7 @@ def test_a_bad_field_of_a_spec_is_refused(name: str) -> None:
 
 def test_good_specs_near_the_bad_ones_are_made() -> None:
     """The limits themselves are legal, so that the refusals above say what they mean."""
-    spec_of(
-        *(group(f"g{i}", hk.Prefix()) for i in range(8)), *(group(f"w{i}", hk.Window(4)) for i in range(8))
-    )
+    spec_of(*(group(f"g{i}", hk.Prefix()) for i in range(8)), *(group(f"w{i}", hk.Window(4)) for i in range(8)))
     spec_of(group("a", hk.Window(1)))
     spec_of(group("a", hk.Window(129), 256, page_bytes=128 * 64, row_bytes=64, rows_per_page=128))
     spec_of(group("a", hk.Prefix(), page_bytes=100, alignment=64, page_stride=192))
@@ -319,9 +317,7 @@ def test_a_fill_is_closed_once() -> None:
 
 
 def test_a_full_pool_refuses_the_whole_fill() -> None:
-    cache = make_cache(
-        16, {"full": (hk.Prefix(), 16), "swa": (hk.Window(33), 16)}, pages={"full": 8, "swa": 4}
-    )
+    cache = make_cache(16, {"full": (hk.Prefix(), 16), "swa": (hk.Window(33), 16)}, pages={"full": 8, "swa": 4})
     keys = keys_of(96)
     pin = cache.reserve(hk.block_keys(tokens(32, start=9000), 16), groups={"full": True})
     before = observe(cache, keys)

@@ -33,9 +33,7 @@ from contract_support import (
     usable,
 )
 
-CASES = json.loads((Path(__file__).parents[1] / "data" / "cases" / "hybrid-hit-cases.json").read_text())[
-    "cases"
-]
+CASES = json.loads((Path(__file__).parents[1] / "data" / "cases" / "hybrid-hit-cases.json").read_text())["cases"]
 
 
 def shared_prompts(common: int, first: int, second: int, unit: int = 16) -> tuple[Any, Any]:
@@ -91,9 +89,7 @@ def after_eviction(evicted: Mapping[str, list[int]]) -> tuple[int, dict[str, lis
             assert cache.evict(a, groups=evicted) == sum(map(len, evicted.values()))
         v = cache.match(b)
         n = usable(v)
-        answers.append(
-            (n, {name: held(v.lease, name) if v.lease else [] for name in ("full", "swa1", "swa2")})
-        )
+        answers.append((n, {name: held(v.lease, name) if v.lease else [] for name in ("full", "swa1", "swa2")}))
         give_back(v)
     assert all(x == answers[0] for x in answers)
     return answers[0]
@@ -280,9 +276,7 @@ def test_L19_one_snapshot_alone_carries_a_state(companion: bool) -> None:
     assert (n, taken["state"]) == (16, [3])
 
 
-@pytest.mark.parametrize(
-    ("text", "blocks"), {"1": 1, "10": 2, "11": 2, "110": 2, "111": 3, "1110": 4}.items()
-)
+@pytest.mark.parametrize(("text", "blocks"), {"1": 1, "10": 2, "11": 2, "110": 2, "111": 3, "1110": 4}.items())
 def test_L20_chunks_left_of_the_current_one_are_not_needed(text: str, blocks: int) -> None:
     rules = {"full": (hk.Prefix(), 2), "local": (hk.Chunk(4), 2)}
     n, taken = hit(2, rules, 2 * len(text) + 1, {"full": range(len(text)), "local": presence(text)})
@@ -359,9 +353,7 @@ def test_L23_parts_of_the_identity_are_framed() -> None:
 def test_L23_tokens_cannot_stand_in_for_a_parent() -> None:
     chain = keys_of(48)
     digest = np.asarray(chain.digests)[0]
-    imitation = np.concatenate(
-        [digest.view(np.int32).view(np.uint32).astype(np.int64), np.asarray(tokens(48)[16:])]
-    )
+    imitation = np.concatenate([digest.view(np.int32).view(np.uint32).astype(np.int64), np.asarray(tokens(48)[16:])])
     forged = hk.block_keys(imitation, 16)
     known = {bytes(d) for d in np.asarray(chain.digests)}
     assert not known & {bytes(d) for d in np.asarray(forged.digests)}

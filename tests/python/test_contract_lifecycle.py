@@ -313,9 +313,7 @@ def test_evicting_what_is_not_there_is_nothing() -> None:
 
 
 def test_the_code_tells_expired_stale_and_missing() -> None:
-    cache = make_cache(
-        16, {"full": (hk.Prefix(), 16), "swa": (hk.Window(17), 16), "state": (hk.Checkpoint(), 16)}
-    )
+    cache = make_cache(16, {"full": (hk.Prefix(), 16), "swa": (hk.Window(17), 16), "state": (hk.Checkpoint(), 16)})
     keys = keys_of(49)
     cache.insert(keys[:3], groups={"full": True, "state": True})
     v = cache.match(keys)

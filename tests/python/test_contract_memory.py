@@ -32,9 +32,7 @@ def aligned_bytes(count: int, alignment: int, offset: int = 0) -> np.ndarray:
     return raw[start : start + count]
 
 
-def memory_cache(
-    *, alignment: int = 64, page_bytes: int = 128, layers: tuple[int, ...] = (), **more: Any
-) -> Any:
+def memory_cache(*, alignment: int = 64, page_bytes: int = 128, layers: tuple[int, ...] = (), **more: Any) -> Any:
     full = group("full", hk.Prefix(), 16, page_bytes=page_bytes, alignment=alignment, layers=layers, **more)
     swa = group("swa", hk.Window(17), 16, page_bytes=page_bytes)
     return hk.HybridCache(hk.CacheSpec(16, [full, swa]), blocks=16)
@@ -98,9 +96,7 @@ def test_bind_takes_other_arrays(wrap: type) -> None:
     cache.insert(keys_of(64))
     v = cache.match(keys_of(65))
     pages = np.asarray(v.lease.page_ids("full"))
-    assert np.asarray(v.lease.addresses("full"))[0].tolist() == [
-        pool.ctypes.data + int(p) * 128 for p in pages
-    ]
+    assert np.asarray(v.lease.addresses("full"))[0].tolist() == [pool.ctypes.data + int(p) * 128 for p in pages]
     v.lease.release()
 
 

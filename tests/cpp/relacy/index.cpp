@@ -3,6 +3,8 @@
 #define HKV_TABLE_SLOTS 1
 #include "relacy/world.h"
 
+#include "base/spares.h"
+
 namespace hkv::relacy {
 namespace {
 
@@ -104,6 +106,20 @@ struct PoolOfTwo : rl::test_suite<PoolOfTwo, 2> {
   void after() { RL_ASSERT(ids.free_count() == 0); }
 };
 
+// A spare object goes from one user to the next with all that was done to it.
+struct SparesHandOver : rl::test_suite<SparesHandOver, 2> {
+  struct Item {
+    Plain<int> uses;
+  };
+  Spares<Item> spares;
+  void before() { spares.put(std::make_unique<Item>()); }
+  void thread(unsigned) {
+    std::unique_ptr<Item> item = spares.take();
+    item->uses.set(item->uses.get() + 1);
+    spares.put(std::move(item));
+  }
+};
+
 }  // namespace
 }  // namespace hkv::relacy
 
@@ -114,5 +130,6 @@ int main() {
   ok &= search<RefreshSameWord>("refresh, the same word");
   ok &= search<PoolHandsOver>("pool of one id");
   ok &= search<PoolOfTwo>("pool of two ids");
+  ok &= search<SparesHandOver>("spares hand over");
   return !ok;
 }
