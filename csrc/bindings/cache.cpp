@@ -156,7 +156,11 @@ void bind_verdict(py::module_& m) {
       .def_property_readonly("limit_tokens", [](const VerdictBox& v) { return v.verdict.limit_tokens; })
       .def_property_readonly("resume_tokens", [](const VerdictBox& v) { return v.verdict.resume_tokens; })
       .def_property_readonly("remedy", [](const VerdictBox& v) { return static_cast<int>(v.verdict.remedy); })
-      .def_property_readonly("replay", [](const VerdictBox& v) { return py::cast(v.replay); })
+      .def_property_readonly("replay", [](const VerdictBox& v) {
+        py::list replay;
+        for (const auto& [group, from] : v.replay) replay.append(py::make_tuple(group, from));
+        return replay;
+      })
       .def_property_readonly("lease", [](const VerdictBox& v) { return v.lease; })
       .def_property_readonly("lost", [](const VerdictBox& v) {
         py::list lost;

@@ -388,11 +388,10 @@ void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
   if (why.code != Code::None && why.code != Code::Format) return;
   const Group& group = layout_.groups[static_cast<std::size_t>(why.group)];
   const GroupSlot& at = store_.slot_of(why.group);
-  Sighting seen = sight_block(scratch, why.group, why.block);
+  Sighting seen;
+  if (why.tip_tokens == 0) seen = sight_block(scratch, why.group, why.block);
   for (const Tip& tip : scratch.snapshot.tips) {
-    if (tip.tokens / layout_.block_tokens(group) == why.block && !seen.found()) {
-      seen = {DescriptorId{tip.id}, Word(tip.h), Word(tip.b)};
-    }
+    if (tip.tokens == why.tip_tokens) seen = {DescriptorId{tip.id}, Word(tip.h), Word(tip.b)};
   }
   if (why.code == Code::Format) {
     const PageId page = seen.found() ? store_.page(seen.id, why.group) : no_page;

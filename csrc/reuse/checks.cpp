@@ -21,8 +21,12 @@ struct Failure {
   }
 };
 
-Finding finding(std::int64_t tokens, Check check, Code code, const Failure& failure) {
-  return {tokens, {check, code, failure.group, failure.block, false}};
+// What a check found at `length`: it keeps `tokens` of it.
+Finding finding(const Snapshot& s, std::int64_t length, std::int64_t tokens, Check check, Code code,
+                const Failure& failure, bool at_tip) {
+  Finding found{tokens, {check, code, failure.group, failure.block, false}};
+  if (at_tip && failure.block == length / block_of(s, failure.group)) found.why.tip_tokens = length;
+  return found;
 }
 
 // ---- tips --------------------------------------------------------------------------------------
@@ -215,12 +219,13 @@ Finding check_complete(const Snapshot& s, std::int64_t length) {
   for (const Tip& inside : s.tips) {
     if (inside.tokens < length && inside.tokens > kept && tip_complete(s, inside)) kept = inside.tokens;
   }
-  return finding(kept, Check::Complete, Code::None, failure);
+  return finding(s, length, kept, Check::Complete, Code::None, failure, tip != nullptr);
 }
 
 Finding check_abi(const Snapshot& s, std::int64_t length) {
   if (!s.any_foreign || length == 0) return {length, {}};
-  const Failure first = foreign_at(s, length, best_tip_at(s, length));
+  const Tip* at_tip = best_tip_at(s, length);
+  const Failure first = foreign_at(s, length, at_tip);
   if (first.group < 0) return {length, {}};
   const std::int64_t step = s.layout->step_tokens();
   std::int64_t t = (length - 1) / step * step;
@@ -232,7 +237,7 @@ Finding check_abi(const Snapshot& s, std::int64_t length) {
   for (const Tip& tip : s.tips) {
     if (tip.tokens < length && tip.tokens > t && foreign_at(s, tip.tokens, &tip).group < 0) t = tip.tokens;
   }
-  return finding(t, Check::Abi, Code::Format, first);
+  return finding(s, length, t, Check::Abi, Code::Format, first, at_tip != nullptr);
 }
 
 namespace {
@@ -287,7 +292,7 @@ Finding check_groups(const Snapshot& s, std::int64_t length) {
   if (usable == length) return {length, {}};
   Code code = Code::None;
   const Failure failure = failure_at(s, length, code);
-  return finding(usable, Check::Groups, code, failure);
+  return finding(s, length, usable, Check::Groups, code, failure, best_tip_at(s, length) != nullptr);
 }
 
 Finding check_aligned(const Snapshot& s, std::int64_t length) {
@@ -302,7 +307,7 @@ Finding check_aligned(const Snapshot& s, std::int64_t length) {
     Code ignored = Code::None;
     if (t == 0 || !misaligned_at(s, t, failure, ignored)) break;
   }
-  return finding(t, Check::Aligned, code, first);
+  return finding(s, length, t, Check::Aligned, code, first, false);
 }
 
 }  // namespace hkv

@@ -29,6 +29,7 @@ struct Why {
   int group = 0;
   std::int64_t block = 0;
   bool in_tier = false;  // what is missing rests in a tier: its kind is DISK
+  std::int64_t tip_tokens = 0;  // > 0: the block is the partial page of the tip of that length
   std::uint16_t writer_format = 0;  // Abi: what the bytes were written in
 };
 

@@ -93,7 +93,7 @@ HKV_TEST("every phase, event and pin count does what the rules say") {
 }
 
 HKV_TEST("every mutation of every row is noticed") {
-  int mutations = 0, noticed = 0, same = 0;
+  int mutations = 0, noticed = 0;
   const auto saved = transitions;
   const auto check = [&](const Transition& mutant, std::size_t row) {
     transitions = saved;
@@ -101,10 +101,7 @@ HKV_TEST("every mutation of every row is noticed") {
     ++mutations;
     const bool killed = !conforms();
     noticed += killed;
-    if (!killed) {
-      std::printf("     survived: row %zu\n", row);
-      ++same;
-    }
+    if (!killed) std::printf("     survived: row %zu\n", row);
   };
   for (std::size_t row = 0; row < saved.size(); ++row) {
     for (int i = 0; i < phase_count; ++i) {
@@ -131,11 +128,10 @@ HKV_TEST("every mutation of every row is noticed") {
   EXPECT(conforms());
   EXPECT_EQ(noticed, mutations);
   EXPECT_EQ(mutations, static_cast<int>(saved.size()) * (7 + 7 + 14 + 1 + 1));
-  std::printf("     %d mutations, %d noticed, %d survived\n", mutations, noticed, same);
+  std::printf("     %d mutations, %d noticed\n", mutations, noticed);
 }
 
 HKV_TEST("the kinds of phases are those of the rules") {
-  const char* usable_ones = "ready ready-copy offloading";
   for (int i = 0; i < phase_count; ++i) {
     const auto phase = static_cast<Phase>(i);
     const std::string name = phase_names[i];
@@ -144,7 +140,6 @@ HKV_TEST("the kinds of phases are those of the rules") {
     EXPECT_EQ(known(phase), want_usable || name == "tier-only" || name == "restoring");
     EXPECT_EQ(holds_page(phase), name != "absent" && name != "tier-only");
   }
-  EXPECT(usable_ones != nullptr);
 }
 
 HKV_TEST("a step on several slots is all or none and moves the generation once") {
