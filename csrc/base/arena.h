@@ -20,7 +20,8 @@ class Arena {
     mapping_bytes_ = bytes_ + huge_bytes;
     mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping_ == MAP_FAILED) throw std::bad_alloc();
-    const auto start = (reinterpret_cast<std::uintptr_t>(mapping_) + huge_bytes - 1) / huge_bytes * huge_bytes;
+    const auto start =
+        (reinterpret_cast<std::uintptr_t>(mapping_) + huge_bytes - 1) / huge_bytes * huge_bytes;
     data_ = reinterpret_cast<T*>(start);
 #ifdef MADV_HUGEPAGE
     if (bytes_ >= huge_bytes) madvise(data_, bytes_, MADV_HUGEPAGE);

@@ -58,9 +58,7 @@ class Atom {
 
 #ifndef HKV_RELACY
 // The order of site `site`; a weakening build replaces it for that one site. (Under Relacy: a weakened run.)
-constexpr Order at(int site, Order order) noexcept {
-  return site == HKV_WEAKEN_SITE ? HKV_WEAKEN_TO : order;
-}
+constexpr Order at(int site, Order order) noexcept { return site == HKV_WEAKEN_SITE ? HKV_WEAKEN_TO : order; }
 #endif
 
 inline constexpr std::size_t cache_line_bytes = 64;

@@ -28,7 +28,8 @@ class Counters {
     std::array<Atom<std::int64_t>, N> value;
   };
   std::array<Atom<std::int64_t>, N>& shard() {
-    thread_local const std::size_t mine = std::hash<std::thread::id>{}(std::this_thread::get_id()) % shard_count;
+    thread_local const std::size_t mine =
+        std::hash<std::thread::id>{}(std::this_thread::get_id()) % shard_count;
     return shards_[mine].value;
   }
   std::array<Shard, shard_count> shards_;

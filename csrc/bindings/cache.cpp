@@ -16,7 +16,8 @@ std::vector<Selection> selections_from(const HybridCache&, const py::list& group
     if (py::isinstance<py::bool_>(item)) {
       selection.all = item.cast<bool>();
     } else {
-      const auto blocks = py::cast<py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>>(item);
+      const auto blocks =
+          py::cast<py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>>(item);
       selection.blocks.assign(blocks.data(), blocks.data() + blocks.size());
     }
     result.push_back(std::move(selection));
@@ -29,7 +30,8 @@ namespace {
 Digest16 digest_from(const py::handle& bytes) {
   const auto text = bytes.cast<std::string_view>();
   Digest16 digest{};
-  if (text.size() != digest.size()) throw Error(ErrorCode::ArgumentError, "format", "16 bytes", std::to_string(text.size()));
+  if (text.size() != digest.size())
+    throw Error(ErrorCode::ArgumentError, "format", "16 bytes", std::to_string(text.size()));
   std::copy(text.begin(), text.end(), reinterpret_cast<char*>(digest.data()));
   return digest;
 }
@@ -79,9 +81,10 @@ Question question_from(HybridCache& cache, const KeyChain& keys, std::int64_t li
   return question;
 }
 
-std::unique_ptr<VerdictBox> match(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
-                                  std::int64_t limit, const py::object& formats, std::int64_t drop_tokens,
-                                  std::int64_t exactly, int verify) {
+std::unique_ptr<VerdictBox> match(const std::shared_ptr<CacheBox>& box,
+                                  const std::shared_ptr<const KeyChain>& keys, std::int64_t limit,
+                                  const py::object& formats, std::int64_t drop_tokens, std::int64_t exactly,
+                                  int verify) {
   HybridCache& cache = box->cache;
   const std::vector<FormatId> reader = formats_from(cache, formats);
   const Question question = question_from(cache, *keys, limit, drop_tokens, exactly, verify, reader);
@@ -99,8 +102,8 @@ std::unique_ptr<VerdictBox> match(const std::shared_ptr<CacheBox>& box, const st
   return result;
 }
 
-py::array_t<std::int64_t> boundaries(CacheBox& box, const std::shared_ptr<const KeyChain>& keys, std::int64_t limit,
-                                     const py::object& formats) {
+py::array_t<std::int64_t> boundaries(CacheBox& box, const std::shared_ptr<const KeyChain>& keys,
+                                     std::int64_t limit, const py::object& formats) {
   const std::vector<FormatId> reader = formats_from(box.cache, formats);
   const Question question = question_from(box.cache, *keys, limit, 0, -1, 0, reader);
   const std::vector<std::int64_t> lengths = box.cache.boundaries(question);
@@ -109,12 +112,24 @@ py::array_t<std::int64_t> boundaries(CacheBox& box, const std::shared_ptr<const 
 
 py::dict counters(const CacheBox& box) {
   const CacheCounters& c = box.cache.counters();
-  static constexpr std::pair<const char*, int> names[] = {
-      {"lookups", kLookups}, {"lookups_tokens", kLookupsTokens}, {"misses", kMisses}, {"misses_tokens", kMissesTokens},
-      {"false_hits_tokens", kFalseHitsTokens}, {"effective_hits", kEffective}, {"effective_hits_tokens", kEffectiveTokens},
-      {"pending", kPending}, {"pending_tokens", kPendingTokens}, {"withdrawn", kWithdrawn},
-      {"withdrawn_tokens", kWithdrawnTokens}, {"raced", kRaced}, {"duplicates", kDuplicates}, {"unplaced", kUnplaced},
-      {"leaks", kLeaks}, {"quarantined", kQuarantined}, {"published", kPublished}, {"retired", kRetired}};
+  static constexpr std::pair<const char*, int> names[] = {{"lookups", kLookups},
+                                                          {"lookups_tokens", kLookupsTokens},
+                                                          {"misses", kMisses},
+                                                          {"misses_tokens", kMissesTokens},
+                                                          {"false_hits_tokens", kFalseHitsTokens},
+                                                          {"effective_hits", kEffective},
+                                                          {"effective_hits_tokens", kEffectiveTokens},
+                                                          {"pending", kPending},
+                                                          {"pending_tokens", kPendingTokens},
+                                                          {"withdrawn", kWithdrawn},
+                                                          {"withdrawn_tokens", kWithdrawnTokens},
+                                                          {"raced", kRaced},
+                                                          {"duplicates", kDuplicates},
+                                                          {"unplaced", kUnplaced},
+                                                          {"leaks", kLeaks},
+                                                          {"quarantined", kQuarantined},
+                                                          {"published", kPublished},
+                                                          {"retired", kRetired}};
   py::dict result;
   for (const auto& [name, which] : names) result[name] = c.read(which);
   py::list false_hits, lost_tokens;
@@ -129,7 +144,8 @@ py::dict counters(const CacheBox& box) {
 
 py::dict census(const CacheBox& box, int group) {
   const HybridCache& cache = box.cache;
-  auto census = const_cast<HybridCache&>(cache).store().census(group, static_cast<std::uint64_t>(cache.private_pages(group)));
+  auto census = const_cast<HybridCache&>(cache).store().census(
+      group, static_cast<std::uint64_t>(cache.private_pages(group)));
   census.held += static_cast<std::uint64_t>(cache.quarantined_pages(group));
   py::dict result;
   result["free"] = census.free;
@@ -143,34 +159,40 @@ void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host) {
   std::vector<PoolArray> made;
   for (const py::handle item : arrays) {
     const auto t = item.cast<py::tuple>();
-    made.push_back({t[0].cast<std::uint64_t>(), t[1].cast<std::int64_t>(), t[2].cast<std::int64_t>(), t[3].cast<std::int64_t>()});
+    made.push_back({t[0].cast<std::uint64_t>(), t[1].cast<std::int64_t>(), t[2].cast<std::int64_t>(),
+                    t[3].cast<std::int64_t>()});
   }
   box.cache.bind(group, std::move(made), host);
 }
 
 void bind_verdict(py::module_& m) {
   py::class_<VerdictBox>(m, "Verdict")
-      .def_property_readonly("outcome", [](const VerdictBox& v) { return static_cast<int>(v.verdict.outcome); })
+      .def_property_readonly("outcome",
+                             [](const VerdictBox& v) { return static_cast<int>(v.verdict.outcome); })
       .def_property_readonly("matched_tokens", [](const VerdictBox& v) { return v.verdict.matched_tokens; })
       .def_property_readonly("usable_tokens", [](const VerdictBox& v) { return v.verdict.usable_tokens; })
       .def_property_readonly("limit_tokens", [](const VerdictBox& v) { return v.verdict.limit_tokens; })
       .def_property_readonly("resume_tokens", [](const VerdictBox& v) { return v.verdict.resume_tokens; })
       .def_property_readonly("remedy", [](const VerdictBox& v) { return static_cast<int>(v.verdict.remedy); })
-      .def_property_readonly("replay", [](const VerdictBox& v) {
-        py::list replay;
-        for (const auto& [group, from] : v.replay) replay.append(py::make_tuple(group, from));
-        return replay;
-      })
+      .def_property_readonly("replay",
+                             [](const VerdictBox& v) {
+                               py::list replay;
+                               for (const auto& [group, from] : v.replay)
+                                 replay.append(py::make_tuple(group, from));
+                               return replay;
+                             })
       .def_property_readonly("lease", [](const VerdictBox& v) { return v.lease; })
-      .def_property_readonly("lost", [](const VerdictBox& v) {
-        py::list lost;
-        for (const std::int64_t tokens : v.verdict.lost) lost.append(tokens);
-        return lost;
-      })
+      .def_property_readonly("lost",
+                             [](const VerdictBox& v) {
+                               py::list lost;
+                               for (const std::int64_t tokens : v.verdict.lost) lost.append(tokens);
+                               return lost;
+                             })
       .def_property_readonly("why", [](const VerdictBox& v) -> py::object {
         if (!v.verdict.has_why) return py::none();
         const Why& why = v.verdict.why;
-        return py::make_tuple(static_cast<int>(why.check), why.group, why.block, name_of(why.code), why.in_tier, why.writer_format);
+        return py::make_tuple(static_cast<int>(why.check), why.group, why.block, name_of(why.code),
+                              why.in_tier, why.writer_format);
       });
 }
 
@@ -188,39 +210,52 @@ void bind_cache(py::module_& m) {
   bind_lease(m);
   bind_verdict(m);
   bind_fill(m);
-  cache
-      .def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"))
+  cache.def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"))
       .def("match", &match, py::arg("keys"), py::arg("limit"), py::arg("formats"), py::arg("drop_tokens"),
            py::arg("exactly"), py::arg("verify"))
       .def("boundaries", &boundaries, py::arg("keys"), py::arg("limit"), py::arg("formats"))
-      .def("evict", [](CacheBox& box, const KeyChain& keys, const py::list& groups) {
-        return box.cache.evict(keys, selections_from(box.cache, groups));
-      }, py::arg("keys"), py::arg("groups"))
+      .def(
+          "evict",
+          [](CacheBox& box, const KeyChain& keys, const py::list& groups) {
+            return box.cache.evict(keys, selections_from(box.cache, groups));
+          },
+          py::arg("keys"), py::arg("groups"))
       .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"))
-      .def("inspect", [](const CacheBox& box, const KeyChain& keys, int group, std::int64_t block) {
-        const HybridCache::Inspection seen = box.cache.inspect(keys, group, block);
-        const std::int64_t page = seen.page == no_page ? -1 : static_cast<std::int64_t>(index(seen.page));
-        return py::make_tuple(static_cast<int>(seen.phase), seen.pins, page, seen.handouts);
-      }, py::arg("keys"), py::arg("group"), py::arg("block"))
-      .def("format", [](const CacheBox& box, FormatId id) {
-        const Digest16& digest = box.cache.format(id);
-        return py::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
-      }, py::arg("id"))
+      .def(
+          "inspect",
+          [](const CacheBox& box, const KeyChain& keys, int group, std::int64_t block) {
+            const HybridCache::Inspection seen = box.cache.inspect(keys, group, block);
+            const std::int64_t page = seen.page == no_page ? -1 : static_cast<std::int64_t>(index(seen.page));
+            return py::make_tuple(static_cast<int>(seen.phase), seen.pins, page, seen.handouts);
+          },
+          py::arg("keys"), py::arg("group"), py::arg("block"))
+      .def(
+          "format",
+          [](const CacheBox& box, FormatId id) {
+            const Digest16& digest = box.cache.format(id);
+            return py::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
+          },
+          py::arg("id"))
       .def("counters", &counters)
       .def("census", &census, py::arg("group"))
-      .def("states", [](CacheBox& box) {
-        py::list counts;
-        for (int kind = 0; kind < state_kind_count; ++kind) counts.append(box.cache.store().index_of_states().count(static_cast<StateKind>(kind)));
-        return counts;
-      })
-      .def("verify", [](CacheBox& box) {
-        const DescriptorId bad = box.cache.store().verify();
-        return bad == no_descriptor ? std::int64_t{-1} : static_cast<std::int64_t>(index(bad));
-      })
+      .def("states",
+           [](CacheBox& box) {
+             py::list counts;
+             for (int kind = 0; kind < state_kind_count; ++kind)
+               counts.append(box.cache.store().index_of_states().count(static_cast<StateKind>(kind)));
+             return counts;
+           })
+      .def("verify",
+           [](CacheBox& box) {
+             const DescriptorId bad = box.cache.store().verify();
+             return bad == no_descriptor ? std::int64_t{-1} : static_cast<std::int64_t>(index(bad));
+           })
       .def("unit_bytes", [](CacheBox& box) { return box.cache.store().unit_bytes(); })
       .def("page_record_bytes", [](CacheBox&) { return sizeof(PageRecord); })
       .def("free_blocks", [](CacheBox& box) { return box.cache.store().ids().free_count(); })
-      .def("live", [](const CacheBox& box) { return py::make_tuple(box.cache.live_leases(), box.cache.live_fills()); })
+      .def(
+          "live",
+          [](const CacheBox& box) { return py::make_tuple(box.cache.live_leases(), box.cache.live_fills()); })
       .def("leak", [](CacheBox& box) { box.cache.leak(); })
       .def("reset", [](CacheBox& box) { box.cache.reset(); });
 }

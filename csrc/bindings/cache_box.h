@@ -23,14 +23,16 @@ struct LeaseBox {
   std::unique_ptr<Lease> lease;
   Lease& open() const {
     if (lease == nullptr || lease->settlement != Settlement::Open) {
-      throw Error(ErrorCode::LeaseExpired, "lease", "a lease not yet released, failed or cancelled", "an expired one");
+      throw Error(ErrorCode::LeaseExpired, "lease", "a lease not yet released, failed or cancelled",
+                  "an expired one");
     }
     return *lease;
   }
 };
 
 struct FillBox {
-  FillBox(std::shared_ptr<CacheBox> box, std::unique_ptr<Fill> fill) : box(std::move(box)), fill(std::move(fill)) {}
+  FillBox(std::shared_ptr<CacheBox> box, std::unique_ptr<Fill> fill)
+      : box(std::move(box)), fill(std::move(fill)) {}
   // Private pages go back; pages that were never published may still be written, and stay out of the pools.
   ~FillBox() { box->cache.abort(*fill, !fill->done); }
   FillBox(const FillBox&) = delete;
@@ -41,7 +43,7 @@ struct FillBox {
 
 struct VerdictBox {
   Verdict verdict;
-  std::shared_ptr<LeaseBox> lease;  // where Reusable
+  std::shared_ptr<LeaseBox> lease;                   // where Reusable
   std::vector<std::pair<int, std::int64_t>> replay;  // group, from
 };
 

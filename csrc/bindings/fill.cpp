@@ -11,8 +11,9 @@ namespace py = pybind11;
 namespace hkv {
 namespace {
 
-std::unique_ptr<FillBox> reserve(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
-                                 const py::list& groups, const py::object& formats,
+std::unique_ptr<FillBox> reserve(const std::shared_ptr<CacheBox>& box,
+                                 const std::shared_ptr<const KeyChain>& keys, const py::list& groups,
+                                 const py::object& formats,
                                  const std::optional<std::shared_ptr<LeaseBox>>& lease) {
   HybridCache& cache = box->cache;
   const std::vector<FormatId> writer = formats_from(cache, formats);
@@ -32,7 +33,9 @@ py::array_t<std::int32_t> page_ids(const FillBox& box, int group) {
   py::array_t<std::int32_t> out(static_cast<py::ssize_t>(end - first));
   std::fill_n(out.mutable_data(), out.size(), -1);
   for (const Fill::Entry& entry : box.fill->entries[static_cast<std::size_t>(group)]) {
-    if (entry.state != Fill::State::Given) out.mutable_at(static_cast<py::ssize_t>(entry.block - first)) = static_cast<std::int32_t>(index(entry.page));
+    if (entry.state != Fill::State::Given)
+      out.mutable_at(static_cast<py::ssize_t>(entry.block - first)) =
+          static_cast<std::int32_t>(index(entry.page));
   }
   return out;
 }
@@ -55,21 +58,27 @@ void bind_fill(py::module_& m) {
   py::class_<FillBox>(m, "Fill")
       .def_property_readonly("closed", [](const FillBox& box) { return box.fill->closed; })
       .def_property_readonly("done", [](const FillBox& box) { return box.fill->done; })
-      .def_property_readonly("claimed", [](const FillBox& box) {
-        std::int64_t claimed = 0;
-        for (const auto& entries : box.fill->entries) {
-          for (const Fill::Entry& entry : entries) claimed += entry.state == Fill::State::Claimed;
-        }
-        return claimed;
-      })
+      .def_property_readonly("claimed",
+                             [](const FillBox& box) {
+                               std::int64_t claimed = 0;
+                               for (const auto& entries : box.fill->entries) {
+                                 for (const Fill::Entry& entry : entries)
+                                   claimed += entry.state == Fill::State::Claimed;
+                               }
+                               return claimed;
+                             })
       .def("page_ids", &page_ids, py::arg("group"))
       .def("copies", &copies, py::arg("group"))
       .def("close", [](FillBox& box) { box.fill->closed = true; })
-      .def("publish", [](FillBox& box, const py::list& groups) {
-        box.box->cache.publish(*box.fill, selections_from(box.box->cache, groups));
-      }, py::arg("groups"))
-      .def("abort", [](FillBox& box, bool quarantine) { box.box->cache.abort(*box.fill, quarantine); },
-           py::arg("quarantine"));
+      .def(
+          "publish",
+          [](FillBox& box, const py::list& groups) {
+            box.box->cache.publish(*box.fill, selections_from(box.box->cache, groups));
+          },
+          py::arg("groups"))
+      .def(
+          "abort", [](FillBox& box, bool quarantine) { box.box->cache.abort(*box.fill, quarantine); },
+          py::arg("quarantine"));
   m.def("reserve", &reserve, py::arg("cache"), py::arg("keys"), py::arg("groups"), py::arg("formats"),
         py::arg("lease"));
 }

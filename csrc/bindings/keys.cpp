@@ -56,15 +56,13 @@ TokenView view_of_buffer(py::handle object) {
   auto buffer = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {
     PyErr_Clear();
-    refuse("tokens", "an integer array or sequence of ids",
-           type_name(object) + " without such a buffer");
+    refuse("tokens", "an integer array or sequence of ids", type_name(object) + " without such a buffer");
   }
   Py_buffer* const raw = buffer.get();
   TokenView view;
   view.owner = keep_buffer(std::move(buffer));
   const char kind = integer_kind(raw->format);
-  if (kind == 0 ||
-      (raw->itemsize != 1 && raw->itemsize != 2 && raw->itemsize != 4 && raw->itemsize != 8)) {
+  if (kind == 0 || (raw->itemsize != 1 && raw->itemsize != 2 && raw->itemsize != 4 && raw->itemsize != 8)) {
     refuse("tokens", "integers of the machine's byte order",
            type_name(object) + " of format '" + (raw->format == nullptr ? "" : raw->format) + "'");
   }
@@ -79,8 +77,7 @@ TokenView view_of_buffer(py::handle object) {
 
 [[noreturn]] void refuse_item(py::handle item, Py_ssize_t index) {
   const std::string at = " at index " + std::to_string(index);
-  if (PyLong_CheckExact(item.ptr()))
-    refuse("tokens", "0 <= id < 2**32", std::string(py::str(item)) + at);
+  if (PyLong_CheckExact(item.ptr())) refuse("tokens", "0 <= id < 2**32", std::string(py::str(item)) + at);
   refuse("tokens", "integers", type_name(item) + at);
 }
 
@@ -115,8 +112,7 @@ TokenView view_of_sequence(py::handle sequence) {
   auto ids = std::make_shared<std::vector<std::uint32_t>>(static_cast<std::size_t>(n));
   for (Py_ssize_t i = 0; i < n; ++i) {
     // An item's __index__ may run code that shortens the list.
-    if (i >= PySequence_Fast_GET_SIZE(sequence.ptr()))
-      refuse("tokens", "a list at rest", "one that shrank");
+    if (i >= PySequence_Fast_GET_SIZE(sequence.ptr())) refuse("tokens", "a list at rest", "one that shrank");
     PyObject* const item = PySequence_Fast_GET_ITEM(sequence.ptr(), i);
     std::int64_t id = fast_id(item);
     if (id < 0) {
@@ -156,20 +152,18 @@ std::shared_ptr<KeyChain> hashed(std::int64_t tokens, Hash hash) {
   return hash();
 }
 
-std::shared_ptr<KeyChain> build(py::handle tokens, std::int64_t unit_tokens,
-                                const py::tuple& identity, const py::tuple& media) {
+std::shared_ptr<KeyChain> build(py::handle tokens, std::int64_t unit_tokens, const py::tuple& identity,
+                                const py::tuple& media) {
   std::array<std::string_view, identity_parts> parts;
   for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = identity[i].cast<std::string_view>();
   const Sha256Words root = KeyChain::identity_root(unit_tokens, parts);
   TokenView view = view_of(tokens);
   auto spans = media_of(media);
-  return hashed(view.count, [&] {
-    return KeyChain::build(root, unit_tokens, std::move(view), std::move(spans));
-  });
+  return hashed(view.count,
+                [&] { return KeyChain::build(root, unit_tokens, std::move(view), std::move(spans)); });
 }
 
-std::shared_ptr<KeyChain> extend(const KeyChain& parent, py::handle tokens,
-                                 const py::tuple& media) {
+std::shared_ptr<KeyChain> extend(const KeyChain& parent, py::handle tokens, const py::tuple& media) {
   TokenView view = view_of(tokens);
   auto spans = media_of(media);
   return hashed(view.count, [&] { return parent.extend(std::move(view), std::move(spans)); });
@@ -180,8 +174,7 @@ std::shared_ptr<KeyChain> from_hashes(const py::list& hashes, std::int64_t unit_
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const py::handle hash = hashes[i];
     const std::string at = " at index " + std::to_string(i);
-    if (!PyBytes_Check(hash.ptr()))
-      refuse("hashes", "bytes of 16 or more each", type_name(hash) + at);
+    if (!PyBytes_Check(hash.ptr())) refuse("hashes", "bytes of 16 or more each", type_name(hash) + at);
     const Py_ssize_t n = PyBytes_GET_SIZE(hash.ptr());
     if (n < 16) refuse("hashes", "bytes of 16 or more each", std::to_string(n) + " bytes" + at);
     std::memcpy(&keys[i], PyBytes_AS_STRING(hash.ptr()), sizeof keys[i]);
@@ -192,15 +185,13 @@ std::shared_ptr<KeyChain> from_hashes(const py::list& hashes, std::int64_t unit_
 py::array digests(const py::object& self) {
   const auto& chain = self.cast<const KeyChain&>();
   const auto* first = reinterpret_cast<const std::uint8_t*>(chain.keys() + chain.begin_unit());
-  py::array_t<std::uint8_t> view(
-      {chain.end_unit() - chain.begin_unit(), std::int64_t{sizeof(Key128)}},
-      {std::int64_t{sizeof(Key128)}, std::int64_t{1}}, first, self);
+  py::array_t<std::uint8_t> view({chain.end_unit() - chain.begin_unit(), std::int64_t{sizeof(Key128)}},
+                                 {std::int64_t{sizeof(Key128)}, std::int64_t{1}}, first, self);
   py::detail::array_proxy(view.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   return view;
 }
 
-std::shared_ptr<KeyChain> slice(const KeyChain& chain, std::int64_t begin, std::int64_t end,
-                                bool keep_rest) {
+std::shared_ptr<KeyChain> slice(const KeyChain& chain, std::int64_t begin, std::int64_t end, bool keep_rest) {
   if (begin < chain.begin_unit() || end < begin || end > chain.end_unit()) {
     refuse("slice", "units within the chain", std::to_string(begin) + ":" + std::to_string(end));
   }
@@ -220,8 +211,7 @@ py::bytes tip_key(const KeyChain& chain, std::int64_t unit, std::int64_t length)
 }
 
 py::bytes tip_directory_key(const KeyChain& chain, std::int64_t unit) {
-  if (unit < 0 || unit > chain.end_unit())
-    refuse("unit", "a unit of the chain", std::to_string(unit));
+  if (unit < 0 || unit > chain.end_unit()) refuse("unit", "a unit of the chain", std::to_string(unit));
   return key_bytes(chain.tip_directory_key(unit));
 }
 
@@ -275,9 +265,7 @@ void bind_keys(py::module_& m) {
   m.def(
       "sha256_supported", [](std::string_view name) { return sha256_supported(path_named(name)); },
       py::arg("path"));
-  m.def(
-      "sha256_choose", [](std::string_view name) { sha256_choose(path_named(name)); },
-      py::arg("path"));
+  m.def("sha256_choose", [](std::string_view name) { sha256_choose(path_named(name)); }, py::arg("path"));
 }
 
 }  // namespace hkv

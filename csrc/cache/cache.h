@@ -33,10 +33,10 @@ enum class Verify : std::uint8_t { Off, Sampled, All };
 // What a match is asked.
 struct Question {
   const KeyChain* keys = nullptr;
-  std::int64_t limit = 0;                          // lengths are below it
+  std::int64_t limit = 0;  // lengths are below it
   std::int64_t drop_tokens = 0;
-  std::int64_t exactly = -1;                       // match_at: this length or none
-  std::span<const FormatId> formats;               // reader's format a group; empty: the spec's
+  std::int64_t exactly = -1;          // match_at: this length or none
+  std::span<const FormatId> formats;  // reader's format a group; empty: the spec's
   Verify verify = Verify::Sampled;
 };
 
@@ -52,8 +52,8 @@ struct Fill {
   struct Entry {
     std::int64_t block;
     PageId page;
-    Key128 key;          // of the unit (or tip) that records the block
-    DescriptorId id;     // where claimed
+    Key128 key;       // of the unit (or tip) that records the block
+    DescriptorId id;  // where claimed
     State state;
     std::int64_t tip_unit;  // whole units before the tip; -1: a whole block
     std::uint32_t rows;     // rows attested; 0: the whole block
@@ -78,9 +78,9 @@ struct MatchScratch {
   Snapshot snapshot;
   const class HybridCache* cache = nullptr;
   const Question* question = nullptr;
-  std::int64_t positions = 0;       // probe positions below the limit
-  std::int64_t read_positions = 0;  // of them, read so far
-  std::uint32_t formats_turn = 0;   // of the cache when the reading began
+  std::int64_t positions = 0;                        // probe positions below the limit
+  std::int64_t read_positions = 0;                   // of them, read so far
+  std::uint32_t formats_turn = 0;                    // of the cache when the reading began
   std::vector<std::pair<std::int64_t, int>> wanted;  // (unit, group) of B pages to pin
 };
 
@@ -98,7 +98,8 @@ class HybridCache {
 
   // Decides what of the prefix can be reused. Returns: the verdict; `lease` is set, already pinned, exactly
   // when it is Reusable. Counts one look-up. Progress: lock-free (retries are bounded).
-  Verdict match(const Question& question, const std::shared_ptr<const KeyChain>& keys, std::unique_ptr<Lease>& lease);
+  Verdict match(const Question& question, const std::shared_ptr<const KeyChain>& keys,
+                std::unique_ptr<Lease>& lease);
   // Every usable length, ascending. Counts nothing. Progress: wait-free.
   std::vector<std::int64_t> boundaries(const Question& question);
   // Tries to make a lease longer. Returns: its tokens. Failure changes nothing; counts nothing.
@@ -116,8 +117,9 @@ class HybridCache {
   // ---- filling --------------------------------------------------------------------------------
 
   // Takes pages for the selected blocks, all or none. Throws Error(OutOfPages). Progress: lock-free.
-  std::unique_ptr<Fill> reserve(const std::shared_ptr<const KeyChain>& keys, std::span<const Selection> groups,
-                                std::span<const FormatId> formats, const Lease* lease);
+  std::unique_ptr<Fill> reserve(const std::shared_ptr<const KeyChain>& keys,
+                                std::span<const Selection> groups, std::span<const FormatId> formats,
+                                const Lease* lease);
   // Makes the selected blocks visible: pages of B first, then of H. Progress: lock-free.
   void publish(Fill& fill, std::span<const Selection> groups);
   // Gives back what is not published. quarantine: the pages stay out of the pools. Progress: lock-free.
@@ -146,8 +148,12 @@ class HybridCache {
   };
   // The state of one own block, the tip's partial page included. Progress: wait-free.
   Inspection inspect(const KeyChain& keys, int group, std::int64_t block) const;
-  std::int64_t private_pages(int group) const { return private_pages_[static_cast<std::size_t>(group)].load(); }
-  std::int64_t quarantined_pages(int group) const { return quarantined_pages_[static_cast<std::size_t>(group)].load(); }
+  std::int64_t private_pages(int group) const {
+    return private_pages_[static_cast<std::size_t>(group)].load();
+  }
+  std::int64_t quarantined_pages(int group) const {
+    return quarantined_pages_[static_cast<std::size_t>(group)].load();
+  }
   std::int64_t resets() const { return resets_; }
   std::int64_t live_leases() const { return live_leases_.load(); }
   std::int64_t live_fills() const { return live_fills_.load(); }
@@ -162,7 +168,8 @@ class HybridCache {
   bool note_position(MatchScratch& scratch, std::int64_t position) const;
   void find_known_end(const Question& question, MatchScratch& scratch) const;
   void fill_planes(MatchScratch& scratch, int group, std::int64_t from, std::int64_t to) const;
-  void fill_word(MatchScratch& scratch, int group, std::int64_t word, std::int64_t stride, std::int64_t end) const;
+  void fill_word(MatchScratch& scratch, int group, std::int64_t word, std::int64_t stride,
+                 std::int64_t end) const;
   void note_block(MatchScratch& scratch, int group, std::int64_t block, const Sighting& seen) const;
   static void fill_planes_of(void* context, int group, std::int64_t from, std::int64_t to);
   Sighting sight_block(const MatchScratch& scratch, int group, std::int64_t block) const;
@@ -180,7 +187,9 @@ class HybridCache {
   bool verify(const Question& question, const Lease& lease, Why& why);
   bool content_intact(int group, PageId page, bool whole) const;
   void take_fingerprint(int group, PageId page);
-  bool group_misaligned(int group) const { return misaligned_[static_cast<std::size_t>(group)] != Code::None; }
+  bool group_misaligned(int group) const {
+    return misaligned_[static_cast<std::size_t>(group)] != Code::None;
+  }
   // tips.cpp
   void gather_tips(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const;
@@ -206,18 +215,19 @@ class HybridCache {
 
   Layout layout_;
   BlockStore store_;
-  SlotMask prefix_slots_ = 0;           // H slots of Prefix groups whose block is the probe distance, if all are
-  bool one_prefix_block_ = true;        // every Prefix group has that block
+  SlotMask prefix_slots_ = 0;     // H slots of Prefix groups whose block is the probe distance, if all are
+  bool one_prefix_block_ = true;  // every Prefix group has that block
   std::vector<Digest16> formats_;
   std::vector<FormatId> spec_formats_;  // a group
-  std::vector<Atom<std::uint32_t>> page_formats_;  // a group: the one format of all its pages + 1; mixed: all ones
-  Atom<std::uint32_t> formats_turn_;    // moves with page_formats_, before the page that moved it is published
+  std::vector<Atom<std::uint32_t>>
+      page_formats_;                  // a group: the one format of all its pages + 1; mixed: all ones
+  Atom<std::uint32_t> formats_turn_;  // moves with page_formats_, before the page that moved it is published
   std::vector<PoolMemory> memory_;
-  std::vector<Code> misaligned_;        // a group
+  std::vector<Code> misaligned_;  // a group
   CacheCounters counters_;
-  Atom<std::uint32_t> tips_filed_;      // directories may exist
+  Atom<std::uint32_t> tips_filed_;  // directories may exist
   Atom<std::uint32_t> verify_turn_;
-  Atom<std::uint32_t> tip_clock_;       // age of tips, filed in their descriptors
+  Atom<std::uint32_t> tip_clock_;  // age of tips, filed in their descriptors
   bool any_host_pool_ = false;
   std::int64_t resets_ = 0;
   std::unique_ptr<Atom<std::int64_t>[]> private_pages_;      // a group: held by fills outside any word

@@ -11,11 +11,26 @@ namespace hkv {
 inline constexpr int kind_count = 5;
 
 enum Count : int {
-  kLookups, kLookupsTokens, kMisses, kMissesTokens, kFalseHitsTokens, kEffective, kEffectiveTokens,
-  kPending, kPendingTokens, kWithdrawn, kWithdrawnTokens, kRaced, kDuplicates, kUnplaced, kLeaks,
-  kQuarantined, kPublished, kRetired,
-  kFalseHits,                                            // [check][kind]
-  kLostTokens = kFalseHits + check_count * kind_count,   // [check][kind]
+  kLookups,
+  kLookupsTokens,
+  kMisses,
+  kMissesTokens,
+  kFalseHitsTokens,
+  kEffective,
+  kEffectiveTokens,
+  kPending,
+  kPendingTokens,
+  kWithdrawn,
+  kWithdrawnTokens,
+  kRaced,
+  kDuplicates,
+  kUnplaced,
+  kLeaks,
+  kQuarantined,
+  kPublished,
+  kRetired,
+  kFalseHits,                                           // [check][kind]
+  kLostTokens = kFalseHits + check_count * kind_count,  // [check][kind]
   kCountEnd = kLostTokens + check_count * kind_count,
 };
 

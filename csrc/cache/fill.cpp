@@ -8,7 +8,8 @@ namespace hkv {
 
 // Own blocks of a group that the selection names: those that end inside the slice, and the partial block of
 // a tip. Throws Error(ArgumentError) on an index outside.
-std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group, const Selection& selection) const {
+std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group,
+                                                const Selection& selection) const {
   const Group& g = layout_.groups[static_cast<std::size_t>(group)];
   const std::int64_t first = keys.begin_unit() / g.block_units, whole_end = keys.end_unit() / g.block_units;
   const bool tip = keys.rest_tokens() != 0 && keys.has_tokens();
@@ -16,14 +17,16 @@ std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group,
   std::vector<std::int64_t> blocks;
   if (selection.all) {
     for (std::int64_t block = first; block < end; ++block) {
-      if (needs_page(group, block < whole_end ? (block + 1) * layout_.block_tokens(g) : keys.tokens())) blocks.push_back(block);
+      if (needs_page(group, block < whole_end ? (block + 1) * layout_.block_tokens(g) : keys.tokens()))
+        blocks.push_back(block);
     }
     return blocks;
   }
   for (const std::int64_t block : selection.blocks) {
     if (block < first || block >= end) {
       throw Error(ErrorCode::ArgumentError, "groups[" + g.name + "]",
-                  "own blocks in [" + std::to_string(first) + ", " + std::to_string(end) + ")", std::to_string(block));
+                  "own blocks in [" + std::to_string(first) + ", " + std::to_string(end) + ")",
+                  std::to_string(block));
     }
   }
   return selection.blocks;
@@ -36,15 +39,16 @@ bool HybridCache::needs_page(int group, std::int64_t tokens) const {
 }
 
 // The key that records an own block, and for a tip's partial block the whole units before the tip.
-Key128 HybridCache::key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const {
+Key128 HybridCache::key_of_block(const KeyChain& keys, int group, std::int64_t block,
+                                 std::int64_t& tip_unit) const {
   const std::int64_t end = (block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
   tip_unit = end <= keys.end_unit() ? -1 : keys.end_unit();
   return tip_unit < 0 ? keys.keys()[end - 1] : keys.tip_key(keys.end_unit(), keys.rest_tokens());
 }
 
 std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>& keys,
-                                           std::span<const Selection> groups, std::span<const FormatId> formats,
-                                           const Lease* lease) {
+                                           std::span<const Selection> groups,
+                                           std::span<const FormatId> formats, const Lease* lease) {
   auto fill = std::make_unique<Fill>();
   fill->keys = keys;
   fill->formats.assign(formats.begin(), formats.end());
@@ -103,7 +107,8 @@ bool HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& entry) {
       counters_.add(kUnplaced, 1);
       return false;
     }
-    if (placed.how == Placed::Inserted && tips_filed_.load() != 0) renote_tips(*fill.keys, group, entry, placed.id);
+    if (placed.how == Placed::Inserted && tips_filed_.load() != 0)
+      renote_tips(*fill.keys, group, entry, placed.id);
     bool lives = true;
     if (store_.claim(placed.id, entry.key, group, entry.page, lives)) {
       entry.id = placed.id;
@@ -144,7 +149,8 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
     for (const Fill::Entry& entry : fill.entries[static_cast<std::size_t>(held.group)]) {
       if (entry.block != held.block || entry.page == no_page) continue;
       const auto rows = static_cast<std::int32_t>((lease.tokens - start) / g.tokens_per_row);
-      fill.copies[static_cast<std::size_t>(held.group)].push_back({store_.page(held.id, held.group), entry.page, rows});
+      fill.copies[static_cast<std::size_t>(held.group)].push_back(
+          {store_.page(held.id, held.group), entry.page, rows});
     }
   }
 }
@@ -153,14 +159,16 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
 
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
   std::vector<std::vector<std::int64_t>> chosen;
-  for (int g = 0; g < store_.group_count(); ++g) chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)]));
+  for (int g = 0; g < store_.group_count(); ++g)
+    chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)]));
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (int g = 0; g < store_.group_count(); ++g) {
       if (store_.slot_of(g).which != which) continue;
       const auto& blocks = chosen[static_cast<std::size_t>(g)];
       const bool all = groups[static_cast<std::size_t>(g)].all;
       for (Fill::Entry& entry : fill.entries[static_cast<std::size_t>(g)]) {
-        if (all || std::find(blocks.begin(), blocks.end(), entry.block) != blocks.end()) publish_entry(fill, g, entry);
+        if (all || std::find(blocks.begin(), blocks.end(), entry.block) != blocks.end())
+          publish_entry(fill, g, entry);
       }
     }
   }
@@ -230,7 +238,8 @@ void HybridCache::note_if_done(Fill& fill) {
   if (fill.done) return;
   for (const auto& entries : fill.entries) {
     for (const Fill::Entry& entry : entries) {
-      if (entry.state == Fill::State::Claimed || (entry.state == Fill::State::Private && !entry.counted)) return;
+      if (entry.state == Fill::State::Claimed || (entry.state == Fill::State::Private && !entry.counted))
+        return;
     }
   }
   fill.done = true;
@@ -239,7 +248,8 @@ void HybridCache::note_if_done(Fill& fill) {
 
 std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection> groups) {
   std::vector<std::vector<std::int64_t>> chosen;
-  for (int g = 0; g < store_.group_count(); ++g) chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)]));
+  for (int g = 0; g < store_.group_count(); ++g)
+    chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)]));
   std::int64_t retired = 0;
   std::int64_t tip_unit = -1;
   for (int g = 0; g < store_.group_count(); ++g) {

@@ -33,11 +33,11 @@ struct Lease {
 
   std::int64_t tokens = 0;
   std::shared_ptr<const KeyChain> keys;  // what it was matched with
-  std::vector<DescriptorId> history;     // one a probe position below `tokens`; no_descriptor where none records
+  std::vector<DescriptorId> history;  // one a probe position below `tokens`; no_descriptor where none records
   std::vector<Held> held;
-  std::vector<Pin> pins;                 // in the order taken
-  std::uint32_t replayed = 0;            // groups that are not held but computed again
-  Verdict verdict;                       // for the counters, when it is settled
+  std::vector<Pin> pins;       // in the order taken
+  std::uint32_t replayed = 0;  // groups that are not held but computed again
+  Verdict verdict;             // for the counters, when it is settled
   Settlement settlement = Settlement::Open;
 
   // Empties it for the next user; keeps its memory.

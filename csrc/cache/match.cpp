@@ -138,7 +138,8 @@ void HybridCache::scan_history(const Question& question, MatchScratch& scratch) 
     if (plain) {
       while (i < at + n && scratch.history[static_cast<std::size_t>(i)].h.usable(prefix_slots_)) ++i;
       for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
-        if (layout_.groups[g].prefix()) scratch.snapshot.groups[g].known_run = scratch.snapshot.groups[g].ready_run = i;
+        if (layout_.groups[g].prefix())
+          scratch.snapshot.groups[g].known_run = scratch.snapshot.groups[g].ready_run = i;
       }
       plain = i == at + n;
     }
@@ -191,7 +192,8 @@ void HybridCache::find_known_end(const Question& question, MatchScratch& scratch
     if (!seen.found()) continue;
     for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
       const bool here = unit % layout_.groups[g].block_units == 0;
-      if (here && seen.b.known_slot(store_.slot_of(static_cast<int>(g)).slot)) s.known_end = unit * layout_.unit_tokens;
+      if (here && seen.b.known_slot(store_.slot_of(static_cast<int>(g)).slot))
+        s.known_end = unit * layout_.unit_tokens;
     }
   }
 }
@@ -204,11 +206,13 @@ bool HybridCache::foreign_page(const Question& question, int group, DescriptorId
 
 Sighting HybridCache::sight_block(const MatchScratch& scratch, int group, std::int64_t block) const {
   const std::int64_t end = (block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
-  if (layout_.probe_units != 0 && end % layout_.probe_units == 0 && end / layout_.probe_units <= scratch.read_positions) {
+  if (layout_.probe_units != 0 && end % layout_.probe_units == 0 &&
+      end / layout_.probe_units <= scratch.read_positions) {
     return scratch.history[static_cast<std::size_t>(end / layout_.probe_units - 1)];
   }
-  return end <= scratch.question->keys->end_unit() ? store_.table().find(scratch.question->keys->keys()[end - 1])
-                                                   : Sighting{};
+  return end <= scratch.question->keys->end_unit()
+             ? store_.table().find(scratch.question->keys->keys()[end - 1])
+             : Sighting{};
 }
 
 void HybridCache::fill_planes_of(void* context, int group, std::int64_t from, std::int64_t to) {
@@ -224,7 +228,8 @@ void HybridCache::fill_planes(MatchScratch& scratch, int group, std::int64_t fro
   const std::int64_t probe = layout_.probe_units;
   to = std::min(to, view.ours.size());
   if (probe != 0 && block_units % probe == 0 && to * block_units <= scratch.read_positions * probe) {
-    const std::int64_t stride = block_units / probe, end = std::min(view.ours.size(), scratch.read_positions / stride);
+    const std::int64_t stride = block_units / probe,
+                       end = std::min(view.ours.size(), scratch.read_positions / stride);
     for (std::int64_t word = from / 64; word * 64 < to; ++word) fill_word(scratch, group, word, stride, end);
     return;
   }
@@ -247,7 +252,8 @@ void HybridCache::fill_planes(MatchScratch& scratch, int group, std::int64_t fro
   }
 }
 
-void HybridCache::note_block(MatchScratch& scratch, int group, std::int64_t block, const Sighting& seen) const {
+void HybridCache::note_block(MatchScratch& scratch, int group, std::int64_t block,
+                             const Sighting& seen) const {
   GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
   view.read.set(block);
   if (!seen.found() || !seen.b.usable_slot(store_.slot_of(group).slot)) return;
@@ -263,14 +269,16 @@ void HybridCache::fill_word(MatchScratch& scratch, int group, std::int64_t word,
   if (view.read.word(word) == all) return;
   if (view.may_be_foreign) {
     for (std::int64_t i = 0; i < n; ++i) {
-      note_block(scratch, group, first + i, scratch.history[static_cast<std::size_t>((first + i + 1) * stride - 1)]);
+      note_block(scratch, group, first + i,
+                 scratch.history[static_cast<std::size_t>((first + i + 1) * stride - 1)]);
     }
     return;
   }
   const int shift = 3 * store_.slot_of(group).slot;
   const Sighting* seen = &scratch.history[static_cast<std::size_t>((first + 1) * stride - 1)];
   std::uint64_t bits = 0;
-  for (std::int64_t i = 0; i < n; ++i) bits |= static_cast<std::uint64_t>(seen[i * stride].b.usable_spread() >> shift & 1) << i;
+  for (std::int64_t i = 0; i < n; ++i)
+    bits |= static_cast<std::uint64_t>(seen[i * stride].b.usable_spread() >> shift & 1) << i;
   view.ours.word(word) = bits;
   view.read.word(word) = all;
 }
@@ -282,7 +290,8 @@ Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) cons
   if (tips_filed_.load() != 0) {
     // Tips below what whole blocks give at least can play no part.
     const std::int64_t least = s.any_misaligned ? 0 : aligned_at_most(s, question.limit - 1);
-    gather_tips(question, scratch, question.drop_tokens == 0 ? least : aligned_at_most(s, least - question.drop_tokens));
+    gather_tips(question, scratch,
+                question.drop_tokens == 0 ? least : aligned_at_most(s, least - question.drop_tokens));
   }
   Verdict verdict;
   verdict.limit_tokens = question.limit;
@@ -371,7 +380,8 @@ void HybridCache::choose_why(const MatchScratch& scratch, Verdict& verdict) cons
     const Snapshot& s = scratch.snapshot;
     for (std::size_t g = 0; g < layout_.groups.size() && !verdict.has_why; ++g) {
       const std::int64_t block_tokens = layout_.block_tokens(layout_.groups[g]);
-      const std::int64_t block = layout_.groups[g].prefix() ? s.groups[g].known_run : verdict.matched_tokens / block_tokens;
+      const std::int64_t block =
+          layout_.groups[g].prefix() ? s.groups[g].known_run : verdict.matched_tokens / block_tokens;
       if (block * block_tokens != verdict.matched_tokens || (block + 1) * block_tokens >= s.limit) continue;
       Why next{Check::Complete, Code::None, static_cast<int>(g), block, false};
       explain(scratch, next);
@@ -395,7 +405,8 @@ void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
   }
   if (why.code == Code::Format) {
     const PageId page = seen.found() ? store_.page(seen.id, why.group) : no_page;
-    if (index(page) < store_.pool(why.group).count()) why.writer_format = store_.pool(why.group)[page].format.load();
+    if (index(page) < store_.pool(why.group).count())
+      why.writer_format = store_.pool(why.group)[page].format.load();
     return;
   }
   const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
@@ -418,7 +429,8 @@ void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
 void HybridCache::count(const Question& question, const Verdict& verdict) {
   const std::int64_t tokens = question.keys->tokens();
   const auto kind = [&](const Why& why) {
-    return why.in_tier ? static_cast<int>(StateKind::Disk) : layout_.groups[static_cast<std::size_t>(why.group)].kind;
+    return why.in_tier ? static_cast<int>(StateKind::Disk)
+                       : layout_.groups[static_cast<std::size_t>(why.group)].kind;
   };
   counters_.add(kLookups, 1);
   counters_.add(kLookupsTokens, tokens);

@@ -55,7 +55,8 @@ PinResult HybridCache::pin_history(MatchScratch& scratch, std::int64_t tokens, L
 }
 
 // B of only the blocks that windows and checkpoints need; blocks recorded at one unit share a pin.
-PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratch, const Tip* tip, Lease& lease) const {
+PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratch, const Tip* tip,
+                                  Lease& lease) const {
   const Snapshot& s = scratch.snapshot;
   auto& wanted = scratch.wanted;
   wanted.clear();
@@ -66,8 +67,10 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
     const BlockSpan need = needed_blocks(group.coverage, block_tokens, lease.tokens);
     if (need.empty()) continue;
     if (group.rebuildable) {
-      const bool stored = tip == nullptr && stored_at(group, block_tokens, s.groups[static_cast<std::size_t>(g)].ours, lease.tokens,
-                                                      [&](std::int64_t from, std::int64_t to) { s.need(g, from, to); });
+      const bool stored =
+          tip == nullptr &&
+          stored_at(group, block_tokens, s.groups[static_cast<std::size_t>(g)].ours, lease.tokens,
+                    [&](std::int64_t from, std::int64_t to) { s.need(g, from, to); });
       if (!stored || group_misaligned(g)) {
         lease.replayed |= 1u << g;
         continue;
@@ -75,19 +78,23 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
     }
     std::int64_t from = need.from;
     const std::int64_t to = std::min(need.to, lease.tokens / block_tokens);
-    if (group.coverage.rule == Rule::Checkpoint && need.to > to) from = to;  // the state at a tip is the tip's
-    for (std::int64_t block = from; block < to; ++block) wanted.emplace_back((block + 1) * group.block_units, g);
+    if (group.coverage.rule == Rule::Checkpoint && need.to > to)
+      from = to;  // the state at a tip is the tip's
+    for (std::int64_t block = from; block < to; ++block)
+      wanted.emplace_back((block + 1) * group.block_units, g);
   }
   std::sort(wanted.begin(), wanted.end());
   for (std::size_t i = 0; i < wanted.size();) {
     const std::int64_t end = wanted[i].first;
     const int first_group = wanted[i].second;
-    const Sighting seen = sight_block(scratch, first_group, end / layout_.groups[static_cast<std::size_t>(first_group)].block_units - 1);
+    const Sighting seen = sight_block(
+        scratch, first_group, end / layout_.groups[static_cast<std::size_t>(first_group)].block_units - 1);
     if (!seen.found()) return PinResult::Raced;
     SlotMask required = 0;
     for (; i < wanted.size() && wanted[i].first == end; ++i) {
       const int g = wanted[i].second;
-      if (s.groups[static_cast<std::size_t>(g)].may_be_foreign && foreign_page(question, g, seen.id)) return PinResult::Raced;
+      if (s.groups[static_cast<std::size_t>(g)].may_be_foreign && foreign_page(question, g, seen.id))
+        return PinResult::Raced;
       required = static_cast<SlotMask>(required | 1u << store_.slot_of(g).slot);
       lease.held.push_back({g, end / layout_.groups[static_cast<std::size_t>(g)].block_units - 1, seen.id});
     }
@@ -130,7 +137,8 @@ void HybridCache::page_ids(const Lease& lease, int group, std::vector<std::uint3
   if (g.prefix()) {
     for (std::int64_t block = 0; block < lease.tokens / block_tokens; ++block) {
       const std::int64_t position = (block + 1) * g.block_units / layout_.probe_units - 1;
-      out[static_cast<std::size_t>(block)] = index(store_.page(lease.history[static_cast<std::size_t>(position)], group));
+      out[static_cast<std::size_t>(block)] =
+          index(store_.page(lease.history[static_cast<std::size_t>(position)], group));
     }
   }
   for (const Lease::Held& held : lease.held) {
@@ -184,7 +192,9 @@ bool HybridCache::content_intact(int group, PageId page, bool whole) const {
 bool HybridCache::verify(const Question& question, const Lease& lease, Why& wrong) {
   if (question.verify == Verify::Off || !any_host_pool_) return true;
   const auto check = [&](int group, std::int64_t block, DescriptorId id, bool whole) {
-    if (!memory_[static_cast<std::size_t>(group)].host() || content_intact(group, store_.page(id, group), whole)) return true;
+    if (!memory_[static_cast<std::size_t>(group)].host() ||
+        content_intact(group, store_.page(id, group), whole))
+      return true;
     wrong = {Check::Integrity, Code::Content, group, block, false};
     quarantine(id, group);
     return false;

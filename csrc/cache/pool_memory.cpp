@@ -24,8 +24,8 @@ std::int64_t PoolMemory::attested_bytes(const Group& g, std::int64_t rows) const
   return total;
 }
 
-std::uint32_t PoolMemory::fingerprint(const Group& g, std::uint32_t page, std::int64_t rows, std::int64_t skip,
-                                      std::int64_t bytes) const {
+std::uint32_t PoolMemory::fingerprint(const Group& g, std::uint32_t page, std::int64_t rows,
+                                      std::int64_t skip, std::int64_t bytes) const {
   std::uint32_t crc = 0;
   for (std::size_t row = 0; row < arrays_.size(); ++row) {
     const Segments s = segments(g, arrays_[row], rows);

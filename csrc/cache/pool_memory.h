@@ -47,7 +47,8 @@ class PoolMemory {
       }
     }
     for (const PoolArray& array : arrays_) {
-      if (array.row_stride != 0 && g.row_bytes != 0 && array.row_stride != g.row_bytes) return Code::RowStride;
+      if (array.row_stride != 0 && g.row_bytes != 0 && array.row_stride != g.row_bytes)
+        return Code::RowStride;
     }
     for (const PoolArray& array : arrays_) {
       if (g.footer_offset >= array.page_bytes) return Code::Footer;

@@ -13,7 +13,8 @@ constexpr int extend_attempts = 8;
 bool continues(const Lease& lease, const KeyChain& keys) {
   const std::int64_t unit_tokens = keys.unit_tokens(), units = lease.tokens / unit_tokens;
   const std::int64_t rest = lease.tokens % unit_tokens;
-  if (lease.keys->unit_tokens() != unit_tokens || keys.end_unit() < units || keys.tokens() < lease.tokens) return false;
+  if (lease.keys->unit_tokens() != unit_tokens || keys.end_unit() < units || keys.tokens() < lease.tokens)
+    return false;
   if (units > 0 && keys.keys()[units - 1] != lease.keys->keys()[units - 1]) return false;
   if (rest == 0) return true;
   return keys.has_tokens() && keys.tip_key(units, rest) == lease.keys->tip_key(units, rest);
@@ -46,7 +47,8 @@ void HybridCache::drop(std::unique_ptr<Lease> lease) {
   spare_leases_.put(std::move(lease));
 }
 
-std::int64_t HybridCache::extend(Lease& lease, const Question& question, const std::shared_ptr<const KeyChain>& keys) {
+std::int64_t HybridCache::extend(Lease& lease, const Question& question,
+                                 const std::shared_ptr<const KeyChain>& keys) {
   std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
   std::unique_ptr<Lease> longer = spare_leases_.take();
   for (int attempt = 0; attempt < extend_attempts; ++attempt) {
@@ -56,7 +58,8 @@ std::int64_t HybridCache::extend(Lease& lease, const Question& question, const s
     longer->clear();
     // What both hold is pinned twice for a moment, so that nothing is ever held by neither.
     Why wrong;
-    if (pin(question, *scratch, verdict.usable_tokens, *longer) == PinResult::Pinned && verify(question, *longer, wrong)) {
+    if (pin(question, *scratch, verdict.usable_tokens, *longer) == PinResult::Pinned &&
+        verify(question, *longer, wrong)) {
       lease.drop(store_);
       lease.history.swap(longer->history);
       lease.held.swap(longer->held);

@@ -44,7 +44,8 @@ void HybridCache::gather_tips(const Question& question, MatchScratch& scratch, s
   // A known tip proves that its history was here (snapshot.h), which may add lengths to those found before.
   for (const Tip& tip : s.tips) s.proof_end = std::max(s.proof_end, tip.tokens);
   s.asked = -1;
-  std::stable_sort(s.tips.begin(), s.tips.end(), [](const Tip& a, const Tip& b) { return a.tokens > b.tokens; });
+  std::stable_sort(s.tips.begin(), s.tips.end(),
+                   [](const Tip& a, const Tip& b) { return a.tokens > b.tokens; });
 }
 
 void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const {
@@ -63,7 +64,9 @@ void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch
     const std::int64_t length = length_of(entry);
     const std::int64_t tokens = unit * layout_.unit_tokens + length;
     if (entry == no_entry || length <= 0 || length >= layout_.unit_tokens) continue;
-    if (tokens >= question.limit || tokens > keys.tokens() || std::find(tried, tried + n, length) != tried + n) continue;
+    if (tokens >= question.limit || tokens > keys.tokens() ||
+        std::find(tried, tried + n, length) != tried + n)
+      continue;
     tried[n++] = length;
     const Sighting seen = store_.table().find(keys.tip_key(unit, length));
     if (!seen.found()) continue;
@@ -79,7 +82,9 @@ void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch
       if (seen.word(at.which).known_slot(at.slot)) tip.known |= bit;
       if (!seen.word(at.which).usable_slot(at.slot)) continue;
       tip.ready |= bit;
-      if (scratch.snapshot.groups[static_cast<std::size_t>(g)].may_be_foreign && foreign_page(question, g, seen.id)) tip.foreign |= bit;
+      if (scratch.snapshot.groups[static_cast<std::size_t>(g)].may_be_foreign &&
+          foreign_page(question, g, seen.id))
+        tip.foreign |= bit;
     }
     if (tip.known != 0) scratch.snapshot.tips.push_back(tip);
   }
@@ -180,8 +185,10 @@ void HybridCache::unfile_tips(const KeyChain& keys, std::int64_t unit, std::int6
     std::uint64_t entry = d.tip(slot).load();
     if (entry == no_entry) continue;
     const Descriptor& tip = store_[tip_of(entry)];
-    const bool dead = !tip.word(WordClass::H).live() || (tip.word(WordClass::H).no_phase() && tip.word(WordClass::B).no_phase());
-    if (!(length_of(entry) == length && dead) || !d.tip(slot).compare_exchange(entry, no_entry)) empty = false;
+    const bool dead = !tip.word(WordClass::H).live() ||
+                      (tip.word(WordClass::H).no_phase() && tip.word(WordClass::B).no_phase());
+    if (!(length_of(entry) == length && dead) || !d.tip(slot).compare_exchange(entry, no_entry))
+      empty = false;
   }
   if (empty) store_.end_directory(directory.id, key, directory.h);
 }

@@ -29,14 +29,12 @@ struct TokenSpan {
 // Requires: t >= 0.
 constexpr TokenSpan needed_span(Coverage coverage, std::int64_t t) {
   switch (coverage.rule) {
-    case Rule::Prefix:
-      return {0, t};
+    case Rule::Prefix: return {0, t};
     case Rule::Window: {  // the querying token is part of the window, so window - 1 rows come from before
       const std::int64_t rows = t < coverage.tokens - 1 ? t : coverage.tokens - 1;
       return {t - rows, t};
     }
-    case Rule::Chunk:
-      return {t / coverage.tokens * coverage.tokens, t};
+    case Rule::Chunk: return {t / coverage.tokens * coverage.tokens, t};
     case Rule::Checkpoint:
       if (t == 0 || (coverage.tokens != 0 && t % coverage.tokens == 0)) return {t, t};
       return {t - 1, t};

@@ -78,7 +78,8 @@ bool tip_known(const Snapshot& s, const Tip& tip) {
   for (int g = 0; g < group_count(s); ++g) {
     if (!group(s, g).prefix()) continue;
     any = true;
-    if (s.groups[static_cast<std::size_t>(g)].known_run < tip.tokens / block_of(s, g) || !(tip.known >> g & 1)) {
+    if (s.groups[static_cast<std::size_t>(g)].known_run < tip.tokens / block_of(s, g) ||
+        !(tip.known >> g & 1)) {
       return false;
     }
   }
@@ -192,7 +193,8 @@ bool misaligned_at(const Snapshot& s, std::int64_t length, Failure& failure, Cod
 std::int64_t matched_length(const Snapshot& s) {
   std::int64_t matched = s.known_end;
   for (int g = 0; g < group_count(s); ++g) {
-    if (group(s, g).prefix()) matched = std::max(matched, s.groups[static_cast<std::size_t>(g)].known_run * block_of(s, g));
+    if (group(s, g).prefix())
+      matched = std::max(matched, s.groups[static_cast<std::size_t>(g)].known_run * block_of(s, g));
   }
   for (const Tip& tip : s.tips) {
     if (tip.tokens > matched && (tip_known(s, tip) || tip_usable(s, tip))) matched = tip.tokens;

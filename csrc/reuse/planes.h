@@ -70,7 +70,9 @@ constexpr std::int64_t replay_from(const Group& g, std::int64_t step_tokens, std
   switch (g.coverage.rule) {
     case Rule::Window: from = t - g.layers * (g.coverage.tokens - 1); break;
     case Rule::Chunk: from = needed_span(g.coverage, t).from; break;
-    case Rule::Checkpoint: from = g.coverage.tokens == 0 ? 0 : t / g.coverage.tokens * g.coverage.tokens; break;
+    case Rule::Checkpoint:
+      from = g.coverage.tokens == 0 ? 0 : t / g.coverage.tokens * g.coverage.tokens;
+      break;
     case Rule::Prefix: break;
   }
   return from <= 0 ? 0 : from / step_tokens * step_tokens;
@@ -90,8 +92,8 @@ bool stored_at(const Group& g, std::int64_t block_tokens, const Plane& ready, st
 // The next length to try for a group whose block is the step, where block `hole` is missing at t: the end of
 // the next block below that is there, or a length that needs none.
 template <class Fill>
-std::int64_t next_below(const Group& g, std::int64_t step, const Plane& ready, std::int64_t t, std::int64_t hole,
-                        Fill&& fill) {
+std::int64_t next_below(const Group& g, std::int64_t step, const Plane& ready, std::int64_t t,
+                        std::int64_t hole, Fill&& fill) {
   std::int64_t there = -1;
   for (std::int64_t to = hole; to > 0 && there < 0; to = (to - 1) / 64 * 64) {
     const std::int64_t from = (to - 1) / 64 * 64;
@@ -144,7 +146,8 @@ std::int64_t resume_at_most(const Group& g, std::int64_t block_tokens, std::int6
 // Usable lengths are a set, not a range: each group takes the current length down to its own next one,
 // until all agree. run_of(g): own blocks ready from 0, for Prefix groups; plane_of(g) for the others.
 template <class Run, class PlaneOf, class Fill>
-std::int64_t longest(const Layout& layout, std::int64_t bound, Run&& run_of, PlaneOf&& plane_of, Fill&& fill) {
+std::int64_t longest(const Layout& layout, std::int64_t bound, Run&& run_of, PlaneOf&& plane_of,
+                     Fill&& fill) {
   const std::int64_t step = layout.step_tokens();
   std::int64_t t = bound <= 0 ? 0 : bound / step * step;
   const int n = static_cast<int>(layout.groups.size());

@@ -45,13 +45,13 @@ struct Tip {
 
 struct Snapshot {
   const Layout* layout = nullptr;
-  std::int64_t limit = 0;         // lengths are below it
+  std::int64_t limit = 0;  // lengths are below it
   std::vector<GroupView> groups;
-  std::vector<Tip> tips;          // those that may matter, longest first
-  bool any_foreign = false;       // some page may be of another format than the reader's
+  std::vector<Tip> tips;     // those that may matter, longest first
+  bool any_foreign = false;  // some page may be of another format than the reader's
   bool any_misaligned = false;
-  std::int64_t known_end = 0;     // specs without Prefix group: end of the last known block, in tokens
-  std::int64_t proof_end = 0;     // the same, tips included: up to here a length that needs no page is usable
+  std::int64_t known_end = 0;  // specs without Prefix group: end of the last known block, in tokens
+  std::int64_t proof_end = 0;  // the same, tips included: up to here a length that needs no page is usable
 
   // Memo of aligned_at_most: for any bound in [answer, asked] the answer is the same. asked -1: none yet.
   mutable std::int64_t asked = -1, answer = 0;

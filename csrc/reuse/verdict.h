@@ -19,8 +19,22 @@ enum class Remedy : std::uint8_t { None = 0, Recompute = 1, Restore = 2, Convert
 
 // Tells what exactly was wrong with the block that `why` names.
 enum class Code : std::uint8_t {
-  None, Missing, Partial, Stale, Expired, Lagging, Filling, Drop, Pins, InTier,
-  Format, Base, PageStride, RowStride, Footer, Content,
+  None,
+  Missing,
+  Partial,
+  Stale,
+  Expired,
+  Lagging,
+  Filling,
+  Drop,
+  Pins,
+  InTier,
+  Format,
+  Base,
+  PageStride,
+  RowStride,
+  Footer,
+  Content,
 };
 
 struct Why {
@@ -28,8 +42,8 @@ struct Why {
   Code code = Code::None;
   int group = 0;
   std::int64_t block = 0;
-  bool in_tier = false;  // what is missing rests in a tier: its kind is DISK
-  std::int64_t tip_tokens = 0;  // > 0: the block is the partial page of the tip of that length
+  bool in_tier = false;             // what is missing rests in a tier: its kind is DISK
+  std::int64_t tip_tokens = 0;      // > 0: the block is the partial page of the tip of that length
   std::uint16_t writer_format = 0;  // Abi: what the bytes were written in
 };
 
@@ -53,9 +67,9 @@ struct Verdict {
 };
 
 inline const char* name_of(Code code) {
-  static constexpr const char* names[] = {"", "missing", "partial", "stale", "expired", "lagging",
-                                          "filling", "drop", "pins", "in_tier", "format", "base", "page_stride",
-                                          "row_stride", "footer", "content"};
+  static constexpr const char* names[] = {
+      "",     "missing", "partial", "stale", "expired",     "lagging",    "filling", "drop",
+      "pins", "in_tier", "format",  "base",  "page_stride", "row_stride", "footer",  "content"};
   return names[static_cast<int>(code)];
 }
 

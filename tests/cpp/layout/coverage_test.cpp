@@ -42,7 +42,8 @@ HKV_TEST("needed blocks are those that hold a needed token") {
           const BlockSpan span = needed_blocks({rule, parameter}, block, t);
           for (std::int64_t b = 0; b < 32; ++b) {
             bool holds = false;
-            for (std::int64_t p = b * block; p < (b + 1) * block; ++p) holds |= needed({rule, parameter}, t, p);
+            for (std::int64_t p = b * block; p < (b + 1) * block; ++p)
+              holds |= needed({rule, parameter}, t, p);
             EXPECT_EQ(span.from <= b && b < span.to, holds);
           }
         }

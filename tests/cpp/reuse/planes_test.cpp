@@ -46,7 +46,9 @@ Scene draw(std::mt19937& rng) {
   for (int i = 0; i < n; ++i) {
     static constexpr int sizes[] = {1, 1, 1, 2, 3, 4};
     const auto rule = static_cast<Rule>(pick(0, 3));
-    const int parameter = rule == Rule::Checkpoint ? pick(0, 9) : rule == Rule::Window ? pick(1, 200) : pick(1, 40);
+    const int parameter = rule == Rule::Checkpoint ? pick(0, 9)
+                          : rule == Rule::Window   ? pick(1, 200)
+                                                   : pick(1, 40);
     groups.push_back(group_of(rule, parameter, sizes[pick(0, 5)]));
   }
   s.layout = make_layout(pick(1, 3), groups);
