@@ -97,7 +97,7 @@ std::unique_ptr<VerdictBox> match(const std::shared_ptr<CacheBox>& box,
       const Group& group = cache.layout().groups[static_cast<std::size_t>(g)];
       result->replay.emplace_back(g, replay_from(group, cache.layout().step_tokens(), lease->tokens));
     }
-    result->lease = std::make_shared<LeaseBox>(LeaseBox{box, std::move(lease)});
+    result->lease = std::make_shared<LeaseBox>(box, std::move(lease));
   }
   return result;
 }

@@ -19,15 +19,23 @@ struct CacheBox {
 
 // A lease with what it needs to be read, settled and dropped.
 struct LeaseBox {
-  std::shared_ptr<CacheBox> box;
-  std::unique_ptr<Lease> lease;
+  LeaseBox(std::shared_ptr<CacheBox> box, std::unique_ptr<Lease> lease) : box(std::move(box)), lease(std::move(lease)) {}
+  // Whatever became of the handle, no pin outlives it.
+  ~LeaseBox() {
+    if (lease == nullptr) return;
+    if (lease->settlement == Settlement::Open) box->cache.settle(*lease, Settlement::Withdrawn);
+    box->cache.drop(std::move(lease));
+  }
+  LeaseBox(const LeaseBox&) = delete;
+  LeaseBox& operator=(const LeaseBox&) = delete;
   Lease& open() const {
     if (lease == nullptr || lease->settlement != Settlement::Open) {
-      throw Error(ErrorCode::LeaseExpired, "lease", "a lease not yet released, failed or cancelled",
-                  "an expired one");
+      throw Error(ErrorCode::LeaseExpired, "lease", "a lease not yet released, failed or cancelled", "an expired one");
     }
     return *lease;
   }
+  std::shared_ptr<CacheBox> box;
+  std::unique_ptr<Lease> lease;
 };
 
 struct FillBox {

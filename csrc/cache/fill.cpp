@@ -176,12 +176,10 @@ void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
 }
 
 void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
-  if (entry.state == Fill::State::Private && !entry.counted) {
-    if (!claim_entry(fill, group, entry)) {  // the first writer of a key won
-      counters_.add(kDuplicates, 1);
-      entry.counted = true;
-      return;
-    }
+  if (entry.state == Fill::State::Private && !claim_entry(fill, group, entry)) {
+    if (!entry.counted) counters_.add(kDuplicates, 1);  // the first writer of a key won
+    entry.counted = true;
+    return;
   }
   if (entry.state != Fill::State::Claimed) return;
   PageRecord& record = store_.pool(group)[entry.page];

@@ -126,7 +126,7 @@ class Verdict:
     def remedy(self) -> int:
         ...
     @property
-    def replay(self) -> typing.Any:
+    def replay(self) -> list:
         ...
     @property
     def resume_tokens(self) -> int:

@@ -215,6 +215,9 @@ class CacheGroup:
             raise SpecError(self.field_name("format"), "a KvFormat or None", self.format)
         if not isinstance(self.rebuildable, bool):
             raise SpecError(self.field_name("rebuildable"), "a bool", self.rebuildable)
+        if self.rebuildable and isinstance(self.coverage, Prefix):
+            expected = "False for Prefix coverage: replaying all of a prefix is no reuse"
+            raise SpecError(self.field_name("rebuildable"), expected, self.rebuildable)
         if self.in_step_with is not None and not isinstance(self.in_step_with, str):
             raise SpecError(self.field_name("in_step_with"), "the name of a group or None", self.in_step_with)
 
