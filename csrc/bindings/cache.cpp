@@ -2,7 +2,6 @@
 // HybridCache for Python: arguments in, arrays out. No logic; documentation is in hybridkv.cache.
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
-#include "reuse/planes.h"
 
 namespace py = pybind11;
 
@@ -69,43 +68,14 @@ std::shared_ptr<CacheBox> make_cache(std::int64_t unit_tokens, const py::list& g
   return std::make_shared<CacheBox>(make_layout(unit_tokens, std::move(made)), blocks, std::move(formats));
 }
 
-Question question_from(HybridCache& cache, const KeyChain& keys, std::int64_t limit, std::int64_t drop_tokens,
-                       std::int64_t exactly, int verify, const std::vector<FormatId>& formats) {
-  Question question;
-  question.keys = &keys;
-  question.limit = limit < 0 ? keys.tokens() : limit;
-  question.drop_tokens = drop_tokens;
-  question.exactly = exactly;
-  question.verify = static_cast<Verify>(verify);
-  question.formats = formats.empty() ? cache.spec_formats() : std::span<const FormatId>(formats);
-  return question;
-}
-
-std::unique_ptr<VerdictBox> match(const std::shared_ptr<CacheBox>& box,
-                                  const std::shared_ptr<const KeyChain>& keys, std::int64_t limit,
-                                  const py::object& formats, std::int64_t drop_tokens, std::int64_t exactly,
-                                  int verify) {
-  HybridCache& cache = box->cache;
-  const std::vector<FormatId> reader = formats_from(cache, formats);
-  const Question question = question_from(cache, *keys, limit, drop_tokens, exactly, verify, reader);
-  auto result = std::make_unique<VerdictBox>();
-  std::unique_ptr<Lease> lease;
-  result->verdict = cache.match(question, keys, lease);
-  if (lease != nullptr) {
-    for (int g = 0; g < static_cast<int>(cache.layout().groups.size()); ++g) {
-      if (!(lease->replayed >> g & 1)) continue;
-      const Group& group = cache.layout().groups[static_cast<std::size_t>(g)];
-      result->replay.emplace_back(g, replay_from(group, cache.layout().step_tokens(), lease->tokens));
-    }
-    result->lease = std::make_shared<LeaseBox>(box, std::move(lease));
-  }
-  return result;
-}
-
 py::array_t<std::int64_t> boundaries(CacheBox& box, const std::shared_ptr<const KeyChain>& keys,
                                      std::int64_t limit, const py::object& formats) {
   const std::vector<FormatId> reader = formats_from(box.cache, formats);
-  const Question question = question_from(box.cache, *keys, limit, 0, -1, 0, reader);
+  Question question;
+  question.keys = keys.get();
+  question.limit = limit < 0 ? keys->tokens() : limit;
+  question.verify = Verify::Off;
+  question.formats = reader.empty() ? box.cache.spec_formats() : std::span<const FormatId>(reader);
   const std::vector<std::int64_t> lengths = box.cache.boundaries(question);
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(lengths.size()), lengths.data());
 }
@@ -165,37 +135,6 @@ void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host) {
   box.cache.bind(group, std::move(made), host);
 }
 
-void bind_verdict(py::module_& m) {
-  py::class_<VerdictBox>(m, "Verdict")
-      .def_property_readonly("outcome",
-                             [](const VerdictBox& v) { return static_cast<int>(v.verdict.outcome); })
-      .def_property_readonly("matched_tokens", [](const VerdictBox& v) { return v.verdict.matched_tokens; })
-      .def_property_readonly("usable_tokens", [](const VerdictBox& v) { return v.verdict.usable_tokens; })
-      .def_property_readonly("limit_tokens", [](const VerdictBox& v) { return v.verdict.limit_tokens; })
-      .def_property_readonly("resume_tokens", [](const VerdictBox& v) { return v.verdict.resume_tokens; })
-      .def_property_readonly("remedy", [](const VerdictBox& v) { return static_cast<int>(v.verdict.remedy); })
-      .def_property_readonly("replay",
-                             [](const VerdictBox& v) {
-                               py::list replay;
-                               for (const auto& [group, from] : v.replay)
-                                 replay.append(py::make_tuple(group, from));
-                               return replay;
-                             })
-      .def_property_readonly("lease", [](const VerdictBox& v) { return v.lease; })
-      .def_property_readonly("lost",
-                             [](const VerdictBox& v) {
-                               py::list lost;
-                               for (const std::int64_t tokens : v.verdict.lost) lost.append(tokens);
-                               return lost;
-                             })
-      .def_property_readonly("why", [](const VerdictBox& v) -> py::object {
-        if (!v.verdict.has_why) return py::none();
-        const Why& why = v.verdict.why;
-        return py::make_tuple(static_cast<int>(why.check), why.group, why.block, name_of(why.code),
-                              why.in_tier, why.writer_format);
-      });
-}
-
 }  // namespace
 
 std::vector<FormatId> formats_from(HybridCache& cache, const py::object& formats) {
@@ -211,8 +150,6 @@ void bind_cache(py::module_& m) {
   bind_verdict(m);
   bind_fill(m);
   cache.def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"))
-      .def("match", &match, py::arg("keys"), py::arg("limit"), py::arg("formats"), py::arg("drop_tokens"),
-           py::arg("exactly"), py::arg("verify"))
       .def("boundaries", &boundaries, py::arg("keys"), py::arg("limit"), py::arg("formats"))
       .def(
           "evict",

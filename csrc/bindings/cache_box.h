@@ -49,16 +49,11 @@ struct FillBox {
   std::unique_ptr<Fill> fill;
 };
 
-struct VerdictBox {
-  Verdict verdict;
-  std::shared_ptr<LeaseBox> lease;                   // where Reusable
-  std::vector<std::pair<int, std::int64_t>> replay;  // group, from
-};
-
 // [True | False | int64 array] a group -> what it names.
 std::vector<Selection> selections_from(const HybridCache& cache, const pybind11::list& groups);
 std::vector<FormatId> formats_from(HybridCache& cache, const pybind11::object& formats);
 
+void bind_verdict(pybind11::module_& m);
 void bind_lease(pybind11::module_& m);
 void bind_fill(pybind11::module_& m);
 

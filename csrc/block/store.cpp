@@ -87,7 +87,7 @@ bool BlockStore::evict(Key128 key, int group) {
     if (!seen.found()) return false;
     Word word = seen.word(at_slot.which);
     const auto next = word.apply(mask, Event::Evict);
-    if (!next) return false;
+    if (!next || is_directory(seen.id)) return false;
     const PageId held = page(seen.id, group);
     Descriptor& d = descriptors_[index(seen.id)];
     if (!d.try_give_up(at_slot.which, word, *next)) continue;
@@ -118,7 +118,7 @@ bool BlockStore::retire_of(Key128 key, int group) {
   const auto mask = static_cast<SlotMask>(1u << at_slot.slot);
   Descriptor& d = descriptors_[index(seen.found() ? seen.id : DescriptorId{0})];
   // A pin of our own makes the life go on until it is retired.
-  if (!seen.found() || d.pin(at_slot.which, seen.word(at_slot.which), mask) != PinResult::Pinned) return false;
+  if (!seen.found() || is_directory(seen.id) || d.pin(at_slot.which, seen.word(at_slot.which), mask) != PinResult::Pinned) return false;
   const bool done = retire(seen.id, group);
   unpin(seen.id, at_slot.which);
   return done;

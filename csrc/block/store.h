@@ -81,7 +81,8 @@ class BlockStore {
 
   // ---- steps of anybody -----------------------------------------------------------------------
 
-  // Takes a ready page from (key, group) if nobody pins its word. Returns: whether this call did.
+  // Takes a ready page from (key, group) if nobody pins its word. Returns: whether this call did. A directory
+  // has no page to take: its note is set before its slot is published, so whoever sees the slot ready sees it.
   // Progress: lock-free.
   bool evict(Key128 key, int group);
   // No new pins on (id, group) from now on; the page goes with the last pin. Returns: false where the

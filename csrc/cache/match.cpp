@@ -113,8 +113,8 @@ void HybridCache::search(const Question& question, MatchScratch& scratch) const 
   }
   scratch.positions = layout_.probe_units == 0 ? 0 : units / layout_.probe_units;
   scan_history(question, scratch);
+  s.proof_end = 0;
   if (layout_.probe_units == 0) find_known_end(question, scratch);
-  s.proof_end = s.known_end;
 }
 
 // Reads the descriptors at which Prefix groups record blocks, in order, until no group's run goes on. The
@@ -180,11 +180,12 @@ bool HybridCache::note_position(MatchScratch& scratch, std::int64_t position) co
 }
 
 // Without a Prefix group nothing bounds the search from below: the last known block of any group is looked
-// for from the end.
+// for from the end. match_at asks of a length that was agreed on below the end of the keys, so that blocks
+// behind its limit still prove that the history was here.
 void HybridCache::find_known_end(const Question& question, MatchScratch& scratch) const {
   Snapshot& s = scratch.snapshot;
-  const std::int64_t units = units_below(question, layout_.unit_tokens);
-  for (std::int64_t unit = units; unit > 0 && s.known_end == 0; --unit) {
+  const std::int64_t proof_limit = question.exactly >= 0 ? question.keys->tokens() : question.limit;
+  for (std::int64_t unit = question.keys->end_unit(); unit > 0 && s.known_end == 0; --unit) {
     bool recorded = false;
     for (const Group& group : layout_.groups) recorded |= unit % group.block_units == 0;
     if (!recorded) continue;
@@ -192,8 +193,10 @@ void HybridCache::find_known_end(const Question& question, MatchScratch& scratch
     if (!seen.found()) continue;
     for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
       const bool here = unit % layout_.groups[g].block_units == 0;
-      if (here && seen.b.known_slot(store_.slot_of(static_cast<int>(g)).slot))
-        s.known_end = unit * layout_.unit_tokens;
+      if (!here || !seen.b.known_slot(store_.slot_of(static_cast<int>(g)).slot)) continue;
+      const std::int64_t end = unit * layout_.unit_tokens;
+      if (end < proof_limit) s.proof_end = std::max(s.proof_end, end);
+      if (end < question.limit) s.known_end = end;
     }
   }
 }
@@ -288,6 +291,11 @@ void HybridCache::fill_word(MatchScratch& scratch, int group, std::int64_t word,
 Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) const {
   const Snapshot& s = scratch.snapshot;
   if (tips_filed_.load() != 0) {
+    if (question.exactly >= 0 && layout_.probe_units == 0) {  // tips behind the limit prove as blocks there do
+      Question whole = question;
+      whole.limit = question.keys->tokens();
+      gather_tips(whole, scratch, 0);
+    }
     // Tips below what whole blocks give at least can play no part.
     const std::int64_t least = s.any_misaligned ? 0 : aligned_at_most(s, question.limit - 1);
     gather_tips(question, scratch,
@@ -336,6 +344,11 @@ void HybridCache::judge_exactly(const Question& question, const Snapshot& s, Ver
   found.tokens = want;
   if (want == 0) {
     found.tokens = 0;
+  } else if (verdict.matched_tokens < want && layout_.probe_units == 0) {
+    found = check_groups(s, want);
+    if (found.why.group < 0) {  // it needs no page, but nothing proves that it was ever here
+      found.why = {Check::Groups, Code::Missing, 0, want / layout_.block_tokens(layout_.groups[0]), false};
+    }
   } else if (verdict.matched_tokens < want) {
     found = {0, {Check::Complete, Code::Missing, 0, 0, false}};
     std::int64_t start = never;

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Verdict', 'key_profile', 'needed_blocks', 'needed_span', 'reserve', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Verdict', 'key_profile', 'match', 'needed_blocks', 'needed_span', 'reserve', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple) -> KeyChain:
@@ -70,8 +70,6 @@ class Cache:
         ...
     def live(self) -> tuple[int, int]:
         ...
-    def match(self, keys: KeyChain, limit: typing.SupportsInt | typing.SupportsIndex, formats: typing.Any, drop_tokens: typing.SupportsInt | typing.SupportsIndex, exactly: typing.SupportsInt | typing.SupportsIndex, verify: typing.SupportsInt | typing.SupportsIndex) -> Verdict:
-        ...
     def page_record_bytes(self) -> int:
         ...
     def reset(self) -> None:
@@ -107,36 +105,7 @@ class Lease:
     def valid(self) -> bool:
         ...
 class Verdict:
-    @property
-    def lease(self) -> Lease:
-        ...
-    @property
-    def limit_tokens(self) -> int:
-        ...
-    @property
-    def lost(self) -> list:
-        ...
-    @property
-    def matched_tokens(self) -> int:
-        ...
-    @property
-    def outcome(self) -> int:
-        ...
-    @property
-    def remedy(self) -> int:
-        ...
-    @property
-    def replay(self) -> list:
-        ...
-    @property
-    def resume_tokens(self) -> int:
-        ...
-    @property
-    def usable_tokens(self) -> int:
-        ...
-    @property
-    def why(self) -> typing.Any:
-        ...
+    pass
 class Fill:
     def abort(self, quarantine: bool) -> None:
         ...
@@ -157,6 +126,8 @@ class Fill:
     @property
     def done(self) -> bool:
         ...
+def match(type: type, cache: typing.Any, core_cache: Cache, keys: typing.Any, core_keys: KeyChain, limit: int, formats: typing.Any, listed: list[bytes] | None, drop_tokens: int, exactly: int, verify: int) -> typing.Any:
+    ...
 def needed_blocks(rule: typing.SupportsInt | typing.SupportsIndex, parameter: typing.SupportsInt | typing.SupportsIndex, block_tokens: typing.SupportsInt | typing.SupportsIndex, tokens: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
     ...
 def needed_span(rule: typing.SupportsInt | typing.SupportsIndex, parameter: typing.SupportsInt | typing.SupportsIndex, tokens: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:

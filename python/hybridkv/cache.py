@@ -130,17 +130,24 @@ class HybridCache:
         -----
         Progress: lock-free; looks again at most 8 times where something changed between check and pin.
         """
-        core_keys = self._whole_keys(keys)
-        core = self._core.match(
-            core_keys,
+        if self._closed or not isinstance(keys, BlockKeys):
+            self._any_keys(keys)  # raises
+        verdict: Verdict = _core.match(
+            Verdict,
+            self,
+            self._core,
+            keys,
+            keys._core,
             -1 if limit is None else length("limit", limit),
-            self._format_list(formats),
+            formats,
+            None if formats is None else self._format_list(formats),
             0 if drop_tokens == 0 else length("drop_tokens", drop_tokens),
             -1,
             self._verify if verify is None else verify_mode(verify),
         )
-        held = core.lease
-        return Verdict(core, self, keys, formats, None if held is None else Lease(held, self))
+        if verdict._held is not None:
+            verdict.lease = Lease(verdict._held, self)
+        return verdict
 
     def match_at(
         self,
@@ -186,9 +193,12 @@ class HybridCache:
         listed = self._format_list(formats)
         if of is not None and of.lease is not None and of.lease.valid:
             of.lease.cancel()
-        core = self._core.match(core_keys, tokens + 1, listed, 0, tokens, mode)
-        held = core.lease
-        return Verdict(core, self, keys, formats, None if held is None else Lease(held, self))
+        verdict: Verdict = _core.match(
+            Verdict, self, self._core, keys, core_keys, tokens + 1, formats, listed, 0, tokens, mode
+        )
+        if verdict._held is not None:
+            verdict.lease = Lease(verdict._held, self)
+        return verdict
 
     # -- whole prefixes ----------------------------------------------------------------------------
 

@@ -58,7 +58,8 @@ class Metrics:
     leaks : int
         Leases and fills that were dropped unsettled.
     quarantined : int
-        Pages taken out of use: damaged, or of a leaked fill.
+        Pages whose content is trusted no more: damaged ones (the page itself is handed out again once nobody
+        reads it) and those of a leaked fill (kept out of the pool until ``reset``).
     published, retired : int
         Pages.
     pages : mapping of str to PageCounts

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv import _core
 from hybridkv.errors import ArgumentError
 from hybridkv.formats import Compatibility, KvFormat, compatible
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
 
 if TYPE_CHECKING:
-    from hybridkv import _core
     from hybridkv.cache import HybridCache
     from hybridkv.keys import BlockKeys
     from hybridkv.lease import Lease
@@ -75,7 +75,7 @@ class Plan:
     exact: bool = True
 
 
-class Verdict:
+class Verdict(_core.Verdict):
     """What :meth:`HybridCache.match <hybridkv.HybridCache.match>` decided.
 
     ``MISS`` is ``matched_tokens == 0``; ``FALSE_HIT`` is matched but nothing usable; ``REUSABLE`` carries a lease,
@@ -83,57 +83,58 @@ class Verdict:
     it, which is reported as a leak.
     """
 
-    __slots__ = ("_boundaries", "_cache", "_core", "_formats", "_keys", "lease")
+    __slots__ = ()
 
     lease: Lease | None
     """A :class:`~hybridkv.Lease` exactly when REUSABLE, already pinned."""
 
-    def __init__(
-        self,
-        core: _core.Verdict,
-        cache: HybridCache,
-        keys: BlockKeys,
-        formats: Mapping[str, KvFormat] | None,
-        lease: Lease | None,
-    ) -> None:
-        self._core = core
-        self._cache = cache
-        self._keys = keys
-        self._formats = formats
-        self._boundaries: npt.NDArray[np.int64] | None = None
-        self.lease = lease
+    # Kept by the core's object, which this class only describes.
+    _outcome: int
+    _remedy: int
+    _matched_tokens: int
+    _usable_tokens: int
+    _limit_tokens: int
+    _resume_tokens: int
+    _lost: list[int]
+    _why: tuple[int, int, int, str, bool, int] | None
+    _replay: list[tuple[int, int]]
+    _held: _core.Lease | None
+    _cache: HybridCache
+    _keys: BlockKeys
+    _formats: Mapping[str, KvFormat] | None
+    _boundaries: npt.NDArray[np.int64] | None
 
     @property
     def outcome(self) -> Outcome:
         """MISS, FALSE_HIT or REUSABLE."""
-        return Outcome(self._core.outcome)
+        return Outcome(self._outcome)
 
     @property
     def matched_tokens(self) -> int:
         """What a homogeneous manager would call the hit, in tokens."""
-        return self._core.matched_tokens
+        return self._matched_tokens
 
     @property
     def usable_tokens(self) -> int:
         """Length at which every group can resume, in tokens; 0 unless REUSABLE."""
-        return self._core.usable_tokens
+        return self._usable_tokens
 
     @property
     def why(self) -> Why | None:
         """The loss that cost most; None only if MISS, or if all that matched is usable, and nothing is filling."""
-        raw = self._core.why
+        raw = self._why
         if raw is None:
             return None
         check, group, block, code, in_tier, _ = raw
         described = self._cache.spec.groups[group]
         kind = StateKind.DISK if in_tier else described.kind
-        detail = _detail(Check(check), described.name, block, code, self._core.lost[check])
+        detail = _detail(Check(check), described.name, block, code, self._lost[check])
         return Why(Check(check), kind, described.name, block, code, detail)
 
     @property
     def lost(self) -> dict[Check, int]:
         """Tokens that each check took off the length the earlier ones left; checks that took none are absent."""
-        return {Check(check): tokens for check, tokens in enumerate(self._core.lost) if tokens}
+        return {Check(check): tokens for check, tokens in enumerate(self._lost) if tokens}
 
     @property
     def remedy(self) -> Remedy:
@@ -141,13 +142,13 @@ class Verdict:
         why = self.why
         if why is not None and why.check is Check.ABI and self._convertible(why):
             return Remedy.CONVERT
-        return Remedy(self._core.remedy)
+        return Remedy(self._remedy)
 
     @property
     def plan(self) -> Plan:
         """What would make more usable, and the replay that this lease needs."""
         names = [group.name for group in self._cache.spec.groups]
-        replay = {names[group]: (start, self.usable_tokens) for group, start in self._core.replay}
+        replay = {names[group]: (start, self.usable_tokens) for group, start in self._replay}
         why = self.why
         named = () if why is None else ((why.group, why.block),)
         remedy = self.remedy
@@ -155,7 +156,7 @@ class Verdict:
             loads=named if remedy is Remedy.RESTORE else (),
             conversions=named if remedy is Remedy.CONVERT else (),
             replay=replay,
-            resume_tokens=self._core.resume_tokens,
+            resume_tokens=self._resume_tokens,
             exact=True,
         )
 
@@ -167,7 +168,7 @@ class Verdict:
         """
         if self._boundaries is None:
             formats = self._cache._format_list(self._formats)
-            core = self._cache._core.boundaries(self._keys._core, self._core.limit_tokens, formats)
+            core = self._cache._core.boundaries(self._keys._core, self._limit_tokens, formats)
             core.flags.writeable = False
             self._boundaries = core
         return self._boundaries
@@ -175,7 +176,7 @@ class Verdict:
     def _convertible(self, why: Why) -> bool:
         group = self._cache.spec.groups[self._cache._group_index(why.group)]
         reader = (self._formats or {}).get(why.group, group.format)
-        raw = self._core.why
+        raw = self._why
         writer = None if raw is None else self._cache._known_formats.get(self._cache._core.format(raw[5]))
         if reader is None or writer is None:
             return False

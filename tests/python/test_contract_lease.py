@@ -20,6 +20,7 @@ from contract_support import (
     group,
     held,
     keys_of,
+    make_cache,
     pools,
     put,
     state_text,
@@ -242,6 +243,18 @@ def test_match_at_resumes_there_or_not_at_all() -> None:
     m = cache.metrics()
     assert m.lookups == 3
     check_counters(cache)
+
+
+@pytest.mark.parametrize("window", [1, 5])
+def test_every_boundary_can_be_resumed_at(window: int) -> None:
+    cache = make_cache(4, {"swa": (hk.Window(window), 4)})
+    put(cache, keys_of(16, 4), {"swa": [0, 2]})
+    v = cache.match(keys_of(17, 4))
+    boundaries = np.asarray(v.boundaries).tolist()
+    assert boundaries == ([4, 8, 12] if window == 1 else [4, 12])
+    v.lease.cancel()
+    for tokens_there in boundaries:
+        assert give_back(cache.match_at(keys_of(17, 4), tokens_there)) == tokens_there
 
 
 def test_match_at_of_a_verdict_withdraws_its_lease() -> None:

@@ -20,6 +20,37 @@ struct InsertInsert : rl::test_suite<InsertInsert, 2>, TableWorld<2, 1> {
   }
 };
 
+// The other inserter's life moves on while it is looked at: it must not be taken for another key's.
+struct InsertAgainstMoves : rl::test_suite<InsertAgainstMoves, 2>, TableWorld<2, 1> {
+  Placement placed[2];
+  void thread(unsigned t) {
+    placed[t] = table.get_or_insert(key_a);
+    if (t == 0 || placed[1].how != Placed::Inserted) return;
+    Descriptor& d = table[placed[1].id];
+    Word now = d.word(WordClass::H);
+    for (int i = 0; i < 5; ++i) {
+      if (d.try_apply(WordClass::H, now, now.next_generation())) now = now.next_generation();
+    }
+  }
+  void after() {
+    check_idle();
+    RL_ASSERT(lives_of(key_a) == 1);
+  }
+};
+
+// Three at once, with room for two in a line: whoever stands lowest gets the life.
+struct ThreeInserts : rl::test_suite<ThreeInserts, 3>, TableWorld<3, 2> {
+  Placement placed[3];
+  void thread(unsigned t) { placed[t] = table.get_or_insert(key_a); }
+  void after() {
+    check_idle();
+    RL_ASSERT(lives_of(key_a) == 1);
+    for (const Placement& p : placed) {
+      if (p.how != Placed::Private) RL_ASSERT(table.find(key_a).id == p.id);
+    }
+  }
+};
+
 // The same while a hole opens in front: one inserter may stand in the second line and one in the first.
 struct InsertInsertHole : rl::test_suite<InsertInsertHole, 2>, TableWorld<3, 2> {
   static constexpr Key128 other{key_a.lo, std::uint64_t{0xF0} << 56 | 0x31};  // the same first line
@@ -189,5 +220,7 @@ int main() {
   ok &= search<ClaimClaimErase>("two claims, one erase");
   ok &= search<InsertInsert>("insert against insert");
   ok &= search<InsertInsertHole>("insert, insert, hole", Search::Random);
+  ok &= search<ThreeInserts>("three inserts", Search::Random, 100000);
+  ok &= search<InsertAgainstMoves>("insert against moves", Search::Random, 300000);
   return !ok;
 }

@@ -177,6 +177,32 @@ struct EvictEvictRefill : rl::test_suite<EvictEvictRefill, 2>, StoreWorld<1, 1> 
   void after() { check_idle(2); }
 };
 
+// The last pin of a retiring page of B goes while H moves on again and again: the page goes all the same.
+struct FinishIsNotLost : rl::test_suite<FinishIsNotLost, 2>, StoreWorld<1, 1> {
+  DescriptorId id{};
+  FinishIsNotLost() : StoreWorld(two_groups) {}
+  void before() {
+    fill(key_a, 0);
+    id = fill(key_a, 1);
+    pin(key_a, 1);
+    RL_ASSERT(store.retire(id, 1));
+  }
+  void thread(unsigned t) {
+    if (t == 0) {
+      store.unpin(id, WordClass::B);
+      return;
+    }
+    for (int i = 0; i < 5; ++i) {
+      Word now = store[id].word(WordClass::H);
+      store[id].try_apply(WordClass::H, now, now.next_generation());
+    }
+  }
+  void after() {
+    RL_ASSERT(store.pool(1).free_count() == 1);
+    check_idle(2);
+  }
+};
+
 }  // namespace
 }  // namespace hkv::relacy
 
@@ -191,5 +217,6 @@ int main() {
   ok &= search<RetireAgainstEvict>("retire against evict");
   ok &= search<PublishBesideAbort>("publish beside abort");
   ok &= search<EvictEvictRefill>("evict, evict, refill");
+  ok &= search<FinishIsNotLost>("finish is not lost");
   return !ok;
 }
