@@ -72,9 +72,7 @@ def sites() -> list[Site]:
 def run(program: Path, weakening: str) -> tuple[str, int] | None:
     """Run one program. Returns the suite that failed and its executions, or None where all passed."""
     environment = {**os.environ, "HKV_WEAKEN": weakening, "HKV_RELACY_FIRST": "1"}
-    done = subprocess.run(
-        [program], env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=900, check=False)
     for line in done.stdout.splitlines():
         match = _RESULT.match(line)
         if match and match.group(2) == "FAILED":
@@ -112,6 +110,11 @@ def document(rows: list[str]) -> str:
     )
 
 
+def without_counts(text: str) -> list[str]:
+    """Drop the last column, which moves with every small change of the code."""
+    return [line.rsplit("|", 2)[0] if line.startswith("|") else line for line in text.splitlines()]
+
+
 def main() -> int:
     """Weaken each site, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -140,7 +143,7 @@ def main() -> int:
     print(f"{count} weakenings, {len(unnoticed)} unnoticed, {time.monotonic() - started:.0f} s")
     if arguments.write:
         DOCUMENT.write_text(document(rows), encoding="utf-8")
-    elif DOCUMENT.read_text(encoding="utf-8") != document(rows):
+    elif without_counts(DOCUMENT.read_text(encoding="utf-8")) != without_counts(document(rows)):
         print(f"{DOCUMENT.relative_to(ROOT)} is out of date: run again with --write", file=sys.stderr)
         return 1
     return 1 if unnoticed else 0

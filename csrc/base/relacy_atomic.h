@@ -86,7 +86,9 @@ struct Weakening {
 inline const Weakening weakening;
 }  // namespace relacy
 
-inline Order at(int site, Order order) { return site == relacy::weakening.site ? relacy::weakening.to : order; }
+inline Order at(int site, Order order) {
+  return site == relacy::weakening.site ? relacy::weakening.to : order;
+}
 
 template <class T>
 class Atom {
@@ -95,11 +97,21 @@ class Atom {
   explicit Atom(T value) : name_(relacy::atoms_made++) { value_.store(value, relaxed, $); }
   T load(Order order = relaxed) const { return relacy::announce(name_, false), value_.load(order, $); }
   void store(T value, Order order = relaxed) { relacy::announce(name_, true), value_.store(value, order, $); }
-  T fetch_add(T by, Order order = relaxed) { return relacy::announce(name_, true), value_.fetch_add(by, order, $); }
-  T fetch_sub(T by, Order order = relaxed) { return relacy::announce(name_, true), value_.fetch_sub(by, order, $); }
-  T fetch_or(T bits, Order order = relaxed) { return relacy::announce(name_, true), value_.fetch_or(bits, order, $); }
-  T fetch_and(T bits, Order order = relaxed) { return relacy::announce(name_, true), value_.fetch_and(bits, order, $); }
-  T exchange(T value, Order order = relaxed) { return relacy::announce(name_, true), value_.exchange(value, order, $); }
+  T fetch_add(T by, Order order = relaxed) {
+    return relacy::announce(name_, true), value_.fetch_add(by, order, $);
+  }
+  T fetch_sub(T by, Order order = relaxed) {
+    return relacy::announce(name_, true), value_.fetch_sub(by, order, $);
+  }
+  T fetch_or(T bits, Order order = relaxed) {
+    return relacy::announce(name_, true), value_.fetch_or(bits, order, $);
+  }
+  T fetch_and(T bits, Order order = relaxed) {
+    return relacy::announce(name_, true), value_.fetch_and(bits, order, $);
+  }
+  T exchange(T value, Order order = relaxed) {
+    return relacy::announce(name_, true), value_.exchange(value, order, $);
+  }
   bool compare_exchange(T& expected, T desired, Order order = relaxed) {
     relacy::announce(name_, true);
     return value_.compare_exchange_strong(expected, desired, order, $, relaxed, $);

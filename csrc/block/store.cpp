@@ -24,7 +24,8 @@ BlockStore::BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
       descriptors_(blocks),
       lines_(Table::lines_for(blocks)),
       notes_(new Atom<std::uint32_t>[blocks]),
-      table_(lines_.data(), static_cast<std::uint32_t>(lines_.size()), descriptors_.data(), notes_.get(), ids_),
+      table_(lines_.data(), static_cast<std::uint32_t>(lines_.size()), descriptors_.data(), notes_.get(),
+             ids_),
       slots_(groups.begin(), groups.end()),
       states_(blocks, kinds_of(groups)) {
   for (auto& row : group_at_) {
@@ -62,7 +63,8 @@ void BlockStore::publish(DescriptorId id, int group) {
   Descriptor& d = descriptors_[index(id)];
   notes_[index(id)].fetch_or(1u << group);
   Word seen = d.word(at_slot.which);
-  while (!d.try_publish(at_slot.which, seen, *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Publish))) {
+  while (!d.try_publish(at_slot.which, seen,
+                        *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Publish))) {
   }
   states_.refresh(id, d);
 }
@@ -72,7 +74,8 @@ void BlockStore::abort(DescriptorId id, Key128 key, int group, bool keep_page) {
   Descriptor& d = descriptors_[index(id)];
   const PageId held = page(id, group);
   Word seen = d.word(at_slot.which);
-  while (!d.try_give_up(at_slot.which, seen, *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Abort))) {
+  while (!d.try_give_up(at_slot.which, seen,
+                        *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Abort))) {
   }
   states_.refresh(id, d);
   if (!keep_page) pool(group).give_back(held);
@@ -118,7 +121,9 @@ bool BlockStore::retire_of(Key128 key, int group) {
   const auto mask = static_cast<SlotMask>(1u << at_slot.slot);
   Descriptor& d = descriptors_[index(seen.found() ? seen.id : DescriptorId{0})];
   // A pin of our own makes the life go on until it is retired.
-  if (!seen.found() || is_directory(seen.id) || d.pin(at_slot.which, seen.word(at_slot.which), mask) != PinResult::Pinned) return false;
+  if (!seen.found() || is_directory(seen.id) ||
+      d.pin(at_slot.which, seen.word(at_slot.which), mask) != PinResult::Pinned)
+    return false;
   const bool done = retire(seen.id, group);
   unpin(seen.id, at_slot.which);
   return done;
@@ -141,7 +146,8 @@ void BlockStore::unpin(DescriptorId id, WordClass which) {
   Descriptor& d = descriptors_[index(id)];
   const Key128 key = d.key();  // stable while pinned; used only if this unpin has something to finish
   const Word left = d.unpin(which);
-  if (left.pins() == 0 && left.any(Phase::Retiring)) [[unlikely]] finish_retiring(id, key, which);
+  if (left.pins() == 0 && left.any(Phase::Retiring)) [[unlikely]]
+    finish_retiring(id, key, which);
 }
 
 // Whoever sees 0 pins may finish; the page ids are read before the CAS that gives them up, and belong to
@@ -165,7 +171,8 @@ void BlockStore::finish_retiring(DescriptorId id, Key128 key, WordClass which) {
   }
 }
 
-void BlockStore::give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone, const PageId* pages) {
+void BlockStore::give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone,
+                               const PageId* pages) {
   states_.refresh(id, descriptors_[index(id)]);
   for (int slot = 0; slot < Word::slots; ++slot) {
     if (gone >> slot & 1) pool(group_at_[static_cast<int>(which)][slot]).give_back(*pages++);

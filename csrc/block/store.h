@@ -36,7 +36,8 @@ struct GroupSlot {
 class BlockStore {
  public:
   // groups: one entry per group, page_counts likewise. Requires: blocks >= 1, pages >= 1, at most 8 groups a class.
-  BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups, std::span<const std::uint32_t> page_counts);
+  BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
+             std::span<const std::uint32_t> page_counts);
 
   Table& table() { return table_; }
   const Table& table() const { return table_; }
@@ -54,7 +55,8 @@ class BlockStore {
   // whose generation a later pin confirms. Progress: wait-free.
   PageId page(DescriptorId id, int group) const {
     if (group < Descriptor::inline_pages) return descriptors_[index(id)].page(group);
-    return PageId{more_pages_[std::size_t{index(id)} * more_per_line + group - Descriptor::inline_pages].load()};
+    return PageId{
+        more_pages_[std::size_t{index(id)} * more_per_line + group - Descriptor::inline_pages].load()};
   }
 
   // Groups that once held a page in this life of the descriptor: tells missing from stale and expired.

@@ -16,11 +16,6 @@ from hybridkv.replay.trace import Trace
 
 GIB = 1 << 30
 
-DESCRIPTORS_PER_UNIT = 2
-"""Descriptors asked for each unit that the pools hold. A table as full as it gets sheds a few units in a
-thousand, each time anew, and a prefix ends where one is missing; a descriptor costs a hundred bytes, the
-pages of a unit hundreds of thousands."""
-
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -155,11 +150,6 @@ class Pools:
     pages: dict[str, int]
     budget_bytes: int
     share: float
-
-    @property
-    def blocks(self) -> int:
-        """Descriptors: :data:`DESCRIPTORS_PER_UNIT` for each unit."""
-        return self.units * DESCRIPTORS_PER_UNIT
 
 
 def is_history(coverage: object) -> bool:

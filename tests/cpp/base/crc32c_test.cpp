@@ -28,7 +28,8 @@ HKV_TEST("the fast path equals the portable one at every length, alignment and c
       const std::uint32_t want = crc32c_portable(start, bytes.data() + from, n);
       mismatches += crc32c(start, bytes.data() + from, n) != want;
       const std::size_t cut = n == 0 ? 0 : random() % n;
-      mismatches += crc32c(crc32c(start, bytes.data() + from, cut), bytes.data() + from + cut, n - cut) != want;
+      mismatches +=
+          crc32c(crc32c(start, bytes.data() + from, cut), bytes.data() + from + cut, n - cut) != want;
     }
   }
   EXPECT_EQ(mismatches, 0);

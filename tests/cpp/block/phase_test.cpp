@@ -7,11 +7,12 @@
 namespace hkv {
 namespace {
 
-constexpr const char* phase_names[] = {"absent",    "tier-only",  "filling",    "restoring",
-                                       "ready",     "ready-copy", "offloading", "retiring"};
-constexpr const char* event_names[] = {"claim",          "publish",        "abort",      "tier answers", "restore begins",
-                                       "restored",       "restore failed", "corrupt",    "record gone",  "offload begins",
-                                       "offloaded",      "offload failed", "evict",      "retire",       "finish"};
+constexpr const char* phase_names[] = {"absent", "tier-only",  "filling",    "restoring",
+                                       "ready",  "ready-copy", "offloading", "retiring"};
+constexpr const char* event_names[] = {"claim",          "publish",        "abort",          "tier answers",
+                                       "restore begins", "restored",       "restore failed", "corrupt",
+                                       "record gone",    "offload begins", "offloaded",      "offload failed",
+                                       "evict",          "retire",         "finish"};
 
 // from | event | to | pinned words too | lets go of a page or a record, so that old sightings must fail.
 struct Rule {
@@ -42,7 +43,8 @@ constexpr Rule rules[] = {
 
 const Rule* rule_of(int phase, int event) {
   for (const Rule& rule : rules) {
-    if (!std::strcmp(rule.from, phase_names[phase]) && !std::strcmp(rule.event, event_names[event])) return &rule;
+    if (!std::strcmp(rule.from, phase_names[phase]) && !std::strcmp(rule.event, event_names[event]))
+      return &rule;
   }
   return nullptr;
 }
@@ -154,7 +156,8 @@ HKV_TEST("a step on several slots is all or none and moves the generation once")
   for (const std::uint32_t pins : {Word::pins_closed, Word::pins_tentative}) {
     EXPECT(!Word::bare(7, pins).apply(1, Event::Claim).has_value());  // no life, no step
   }
-  EXPECT_EQ(Word::bare(0xFFFFFF, 3).next_generation().bits(), Word::bare(0, 3).bits());  // wraps, and no carry
+  EXPECT_EQ(Word::bare(0xFFFFFF, 3).next_generation().bits(),
+            Word::bare(0, 3).bits());  // wraps, and no carry
 }
 
 }  // namespace hkv

@@ -22,7 +22,8 @@ KindMap kinds() {
 bool naive(StateKind kind, Word h, Word b) {
   const KindSlots slots = kinds()[static_cast<std::size_t>(kind)];
   const auto holds = [&](Phase phase) {
-    if (kind == StateKind::Disk) return phase == Phase::TierOnly || phase == Phase::Restoring || phase == Phase::ReadyCopy;
+    if (kind == StateKind::Disk)
+      return phase == Phase::TierOnly || phase == Phase::Restoring || phase == Phase::ReadyCopy;
     return phase == Phase::Ready || phase == Phase::ReadyCopy || phase == Phase::Offloading;
   };
   for (int slot = 0; slot < Word::slots; ++slot) {
@@ -34,7 +35,8 @@ bool naive(StateKind kind, Word h, Word b) {
 
 }  // namespace
 
-HKV_TEST("after each step the bits of five kinds are what the words say, and verify notices each flipped bit") {
+HKV_TEST(
+    "after each step the bits of five kinds are what the words say, and verify notices each flipped bit") {
   constexpr std::uint32_t count = 70;  // more than one 64-bit word a kind
   std::mt19937_64 random(4);
   std::vector<Descriptor> descriptors(count);
@@ -46,7 +48,8 @@ HKV_TEST("after each step the bits of five kinds are what the words say, and ver
     Descriptor& d = descriptors[n];
     const WordClass which = random() % 2 ? WordClass::H : WordClass::B;
     Word seen = d.word(which);
-    const auto next = seen.apply(static_cast<SlotMask>(1u << random() % 4), static_cast<Event>(random() % event_count));
+    const auto next =
+        seen.apply(static_cast<SlotMask>(1u << random() % 4), static_cast<Event>(random() % event_count));
     if (!next || !d.try_apply(which, seen, *next)) continue;
     ++steps;
     index.refresh(DescriptorId{n}, d);
@@ -57,7 +60,8 @@ HKV_TEST("after each step the bits of five kinds are what the words say, and ver
     const DescriptorId id{n};
     EXPECT(index.verify(id, descriptors[n]));
     for (int kind = 0; kind < state_kind_count; ++kind) {
-      const bool want = naive(static_cast<StateKind>(kind), descriptors[n].word(WordClass::H), descriptors[n].word(WordClass::B));
+      const bool want = naive(static_cast<StateKind>(kind), descriptors[n].word(WordClass::H),
+                              descriptors[n].word(WordClass::B));
       EXPECT_EQ(index.get(static_cast<StateKind>(kind), id), want);
       totals[kind] += want;
       index.corrupt(static_cast<StateKind>(kind), id);

@@ -151,7 +151,9 @@ HKV_TEST("a sighting of an earlier life pins nothing of a later one") {
 
 HKV_TEST("a ninth group keeps its page ids in the second line") {
   std::vector<GroupSlot> many;
-  for (std::uint8_t g = 0; g < 12; ++g) many.push_back({g < 6 ? WordClass::H : WordClass::B, static_cast<std::uint8_t>(g % 6), StateKind::Window});
+  for (std::uint8_t g = 0; g < 12; ++g)
+    many.push_back(
+        {g < 6 ? WordClass::H : WordClass::B, static_cast<std::uint8_t>(g % 6), StateKind::Window});
   const std::vector<std::uint32_t> counts(12, 2);
   BlockStore store(2, many, counts);
   bool lives = true;

@@ -23,7 +23,9 @@ struct World {
 // Keys of one first line and one tag; `i` chooses bits that neither sees.
 Key128 colliding(std::uint32_t i) { return {0x1234'0000'0000'0000ull | i, 0x77ull | std::uint64_t{i} << 33}; }
 
-bool same(const Sighting& a, const Sighting& b) { return a.id == b.id && (!a.found() || (a.h == b.h && a.b == b.b)); }
+bool same(const Sighting& a, const Sighting& b) {
+  return a.id == b.id && (!a.found() || (a.h == b.h && a.b == b.b));
+}
 
 }  // namespace
 
@@ -96,7 +98,7 @@ HKV_TEST("a key whose lines are all full stays private, and none is lost") {
   EXPECT_EQ(w.ids.free_count(), 64u - 2 * Line::slots);  // a private one holds no descriptor
   for (std::uint32_t i = 0; i < 30; ++i) EXPECT_EQ(w.table.find(colliding(i)).found(), i < 2 * Line::slots);
   w.table.erase_if_empty(w.table.find(colliding(3)).id, colliding(3));  // a hole in the first line
-  EXPECT(w.table.find(colliding(12)).found());                         // what stands beyond it is found still
+  EXPECT(w.table.find(colliding(12)).found());  // what stands beyond it is found still
   EXPECT(w.table.get_or_insert(colliding(12)).how == Placed::Found);
   EXPECT(w.table.get_or_insert(colliding(29)).how == Placed::Inserted);
 }
@@ -109,13 +111,16 @@ HKV_TEST("no descriptor free is told, and nothing changes") {
   EXPECT(!w.table.find({9, 9}).found());
 }
 
-HKV_TEST("find_batch says what find says, with erased, overflowed and forged keys, at every length and stride") {
+HKV_TEST(
+    "find_batch says what find says, with erased, overflowed and forged keys, at every length and stride") {
   std::mt19937_64 random(3);
   for (const std::uint32_t line_count : {1u, 2u, 5u, 40u}) {
     World w(line_count, 128);
     std::vector<Key128> keys;
     for (std::uint32_t i = 0; i < 160; ++i) {
-      keys.push_back(i % 4 == 0 ? colliding(i) : Key128{random(), random() & (i % 4 == 1 ? ~std::uint64_t{0} : 0xFull << 60)});
+      keys.push_back(i % 4 == 0
+                         ? colliding(i)
+                         : Key128{random(), random() & (i % 4 == 1 ? ~std::uint64_t{0} : 0xFull << 60)});
     }
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (i % 3 != 0) w.table.get_or_insert(keys[i]);
@@ -150,7 +155,8 @@ HKV_TEST("the scan of a line finds the tags that a loop over its slots finds") {
     const std::uint32_t tag = static_cast<std::uint32_t>(random() & 0x7FFFFFFF) | 1;
     unsigned want = 0;
     for (int i = 0; i < Line::slots; ++i) {
-      Slot slot = Slot::tentative_of(random() % 2 ? tag : tag ^ 1u << (1 + random() % 30), DescriptorId{static_cast<std::uint32_t>(random())});
+      Slot slot = Slot::tentative_of(random() % 2 ? tag : tag ^ 1u << (1 + random() % 30),
+                                     DescriptorId{static_cast<std::uint32_t>(random())});
       if (random() % 4 != 0) slot = slot.final();
       if (random() % 8 == 0) slot = Slot();
       line.slot[i].store(slot.bits());

@@ -34,7 +34,8 @@ HKV_TEST("accessors of a million random words equal naive ones") {
     SlotMask usable_mask = 0, in[8] = {};
     for (int slot = 0; slot < 8; ++slot) {
       const std::uint64_t phase = (bits >> (3 * slot)) % 8;
-      if (usable_number(phase)) usable_bits |= 1u << (3 * slot), usable_mask |= static_cast<SlotMask>(1u << slot);
+      if (usable_number(phase))
+        usable_bits |= 1u << (3 * slot), usable_mask |= static_cast<SlotMask>(1u << slot);
       if (known_number(phase)) known_bits |= 1u << (3 * slot);
       in[phase] = static_cast<SlotMask>(in[phase] | 1u << slot);
       failures += word.usable_slot(slot) != usable_number(phase);
@@ -51,10 +52,12 @@ HKV_TEST("accessors of a million random words equal naive ones") {
     }
     const std::uint64_t pins = bits / (1ull << 24) % 65536, generation = bits / (1ull << 40);
     failures += word.pins() != pins || word.generation() != generation;
-    failures += word.closed() != (pins == 65535) || word.tentative() != (pins == 65534) || word.live() != (pins < 65534);
+    failures += word.closed() != (pins == 65535) || word.tentative() != (pins == 65534) ||
+                word.live() != (pins < 65534);
     failures += word.empty() != (bits % (1ull << 40) == 0) || word.no_phase() != (bits % (1ull << 24) == 0);
     const Word closed = word.closed_next();
-    failures += !closed.closed() || closed.generation() != (generation + 1) % (1u << 24) || !closed.no_phase();
+    failures +=
+        !closed.closed() || closed.generation() != (generation + 1) % (1u << 24) || !closed.no_phase();
     failures += word.next_generation().bits() != ((generation + 1) % (1u << 24) << 40) + bits % (1ull << 40);
   }
   EXPECT_EQ(failures, 0);

@@ -46,8 +46,9 @@ rl::test_result_e run(rl::test_params& params) {
 // Runs one suite. Returns: whether no execution failed.
 template <class Suite>
 bool search(const char* name, Search how = Search::Reduced, unsigned long random_runs = 200000) {
-  if (const char* only = std::getenv("HKV_RELACY_SUITE"); only != nullptr && std::string(only) != name) return true;
-    if (failed && std::getenv("HKV_RELACY_FIRST") != nullptr) return false;
+  if (const char* only = std::getenv("HKV_RELACY_SUITE"); only != nullptr && std::string(only) != name)
+    return true;
+  if (failed && std::getenv("HKV_RELACY_FIRST") != nullptr) return false;
   constexpr rl::thread_id_t threads = Suite::params::thread_count;
   rl::test_params params;
   std::ostringstream progress;
@@ -68,10 +69,13 @@ bool search(const char* name, Search how = Search::Reduced, unsigned long random
     result = run<Suite, rl::random_scheduler<threads>>(params);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  const char* kind = how == Search::Reduced ? "full search, reduced" : how == Search::Full ? "full search" : "random";
+  const char* kind = how == Search::Reduced ? "full search, reduced"
+                     : how == Search::Full  ? "full search"
+                                            : "random";
   std::printf("%-28s %-7s %9lu executions (%s, %lu of them redundant), %.1f s%s%s\n", name,
-              result == rl::test_result_success ? "ok" : "FAILED", static_cast<unsigned long>(params.stop_iteration), kind,
-              redundant_runs, seconds, result == rl::test_result_success ? "" : ": ",
+              result == rl::test_result_success ? "ok" : "FAILED",
+              static_cast<unsigned long>(params.stop_iteration), kind, redundant_runs, seconds,
+              result == rl::test_result_success ? "" : ": ",
               result == rl::test_result_success ? "" : rl::test_result_str(result));
   std::fflush(stdout);
   failed |= result != rl::test_result_success;

@@ -45,8 +45,9 @@ struct LeaseAgainstEvict : rl::test_suite<LeaseAgainstEvict, 2>, StoreWorld<2, 2
     }
   }
   void after() {
-    for (std::uint32_t i = 0; i < 2; ++i) RL_ASSERT(store[DescriptorId{i}].word(WordClass::H).pins() == 0 ||
-                                                    store[DescriptorId{i}].word(WordClass::H).closed());
+    for (std::uint32_t i = 0; i < 2; ++i)
+      RL_ASSERT(store[DescriptorId{i}].word(WordClass::H).pins() == 0 ||
+                store[DescriptorId{i}].word(WordClass::H).closed());
     check_idle(1);
   }
 };
@@ -74,7 +75,8 @@ struct LeaseAgainstReuse : rl::test_suite<LeaseAgainstReuse, 2>, StoreWorld<2, 2
 
 // A lease retires the page it found damaged while another lease drops the last but one pin.
 struct QuarantineAgainstDrop : rl::test_suite<QuarantineAgainstDrop, 2>, StoreWorld<2, 1> {
-  static constexpr GroupSlot groups[] = {{WordClass::H, 0, StateKind::Compressed}, {WordClass::H, 1, StateKind::Indexer}};
+  static constexpr GroupSlot groups[] = {{WordClass::H, 0, StateKind::Compressed},
+                                         {WordClass::H, 1, StateKind::Indexer}};
   DescriptorId id{};
   QuarantineAgainstDrop() : StoreWorld(groups) {}
   void before() {

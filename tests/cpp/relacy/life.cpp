@@ -10,8 +10,11 @@ namespace {
 // key that finds it must report the generation of that key's life, and the words it was opened with.
 template <int n>
 struct SightAgainstReuse : rl::test_suite<SightAgainstReuse<n>, 2>, TableWorld<1, 1> {
-  static constexpr Key128 keys[4][3] = {  // before, after, looked up
-      {key_a, key_b, key_a}, {key_a, key_b, key_b}, {key_a, key_c, key_a}, {key_a, key_c, key_c}};
+  static constexpr Key128 keys[4][3] = {// before, after, looked up
+                                        {key_a, key_b, key_a},
+                                        {key_a, key_b, key_b},
+                                        {key_a, key_c, key_a},
+                                        {key_a, key_c, key_c}};
   static constexpr Key128 first = keys[n][0], second = keys[n][1], wanted = keys[n][2];
   std::uint32_t h_generation = 0, b_generation = 0;
   void before() {

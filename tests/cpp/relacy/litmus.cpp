@@ -12,9 +12,7 @@ template <class Derived>
 struct Litmus : rl::test_suite<Derived, 2> {
   Atom<unsigned> x, y, z;
   unsigned seen[4] = {0, 0, 0, 0};
-  void after() {
-    outcomes->set(seen[0] | seen[1] << 4 | seen[2] << 8 | seen[3] << 12);
-  }
+  void after() { outcomes->set(seen[0] | seen[1] << 4 | seen[2] << 8 | seen[3] << 12); }
 };
 
 struct StoreBuffering : Litmus<StoreBuffering> {

@@ -27,8 +27,8 @@ inline unsigned long restarts = 0;
 
 template <rl::thread_id_t thread_count>
 class ReducedScheduler
-    : public rl::tree_search_scheduler<ReducedScheduler<thread_count>, rl::tree_search_scheduler_thread_info<thread_count>,
-                                       thread_count> {
+    : public rl::tree_search_scheduler<ReducedScheduler<thread_count>,
+                                       rl::tree_search_scheduler_thread_info<thread_count>, thread_count> {
  public:
   using Base = rl::tree_search_scheduler<ReducedScheduler<thread_count>,
                                          rl::tree_search_scheduler_thread_info<thread_count>, thread_count>;

@@ -221,6 +221,6 @@ int main() {
   ok &= search<InsertInsert>("insert against insert");
   ok &= search<InsertInsertHole>("insert, insert, hole", Search::Random);
   ok &= search<ThreeInserts>("three inserts", Search::Random, 100000);
-  ok &= search<InsertAgainstMoves>("insert against moves", Search::Random, 300000);
+  ok &= search<InsertAgainstMoves>("insert against moves", Search::Random, 100000);
   return !ok;
 }

@@ -129,7 +129,8 @@ struct RetireAgainstEvict : rl::test_suite<RetireAgainstEvict, 2>, StoreWorld<1,
 
 // Publish of one group beside abort of another in the same word, and beside a pin.
 struct PublishBesideAbort : rl::test_suite<PublishBesideAbort, 2>, StoreWorld<1, 1> {
-  static constexpr GroupSlot groups[] = {{WordClass::H, 0, StateKind::Compressed}, {WordClass::H, 1, StateKind::Indexer}};
+  static constexpr GroupSlot groups[] = {{WordClass::H, 0, StateKind::Compressed},
+                                         {WordClass::H, 1, StateKind::Indexer}};
   DescriptorId id{};
   PublishBesideAbort() : StoreWorld(groups) {}
   void before() {
@@ -159,7 +160,8 @@ struct PublishBesideAbort : rl::test_suite<PublishBesideAbort, 2>, StoreWorld<1,
 // Refill while a late evictor of the earlier page looks on: it may not give the new page back. The life goes
 // on by another group's claim.
 struct EvictEvictRefill : rl::test_suite<EvictEvictRefill, 2>, StoreWorld<1, 1> {
-  static constexpr GroupSlot groups[] = {{WordClass::H, 0, StateKind::Compressed}, {WordClass::H, 1, StateKind::Indexer}};
+  static constexpr GroupSlot groups[] = {{WordClass::H, 0, StateKind::Compressed},
+                                         {WordClass::H, 1, StateKind::Indexer}};
   DescriptorId id{};
   EvictEvictRefill() : StoreWorld(groups) {}
   void before() {

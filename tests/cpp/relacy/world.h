@@ -58,7 +58,8 @@ struct TableWorld {
 };
 
 inline constexpr GroupSlot one_group[] = {{WordClass::H, 0, StateKind::Compressed}};
-inline constexpr GroupSlot two_groups[] = {{WordClass::H, 0, StateKind::Compressed}, {WordClass::B, 0, StateKind::Window}};
+inline constexpr GroupSlot two_groups[] = {{WordClass::H, 0, StateKind::Compressed},
+                                           {WordClass::B, 0, StateKind::Window}};
 
 // A store whose pages have bytes: plain memory, so that a read beside a write is a reported race.
 template <int blocks, int pages>
@@ -66,9 +67,12 @@ struct StoreWorld {
   BlockStore store;
   Plain<std::uint64_t> bytes[2][pages];
 
-  explicit StoreWorld(std::span<const GroupSlot> groups) : store(blocks, groups, std::array<std::uint32_t, 2>{pages, pages}) {}
+  explicit StoreWorld(std::span<const GroupSlot> groups)
+      : store(blocks, groups, std::array<std::uint32_t, 2>{pages, pages}) {}
 
-  static std::uint64_t content(Key128 key, int group) { return key.lo * 31 + key.hi * 7 + static_cast<unsigned>(group); }
+  static std::uint64_t content(Key128 key, int group) {
+    return key.lo * 31 + key.hi * 7 + static_cast<unsigned>(group);
+  }
 
   // reserve, write, publish of one page by one thread. Returns: the descriptor, or none where it was not ours.
   DescriptorId fill(Key128 key, int group) {
@@ -94,7 +98,8 @@ struct StoreWorld {
     const GroupSlot& at = store.slot_of(group);
     if (!seen.found() || !seen.word(at.which).usable_slot(at.slot)) return no_descriptor;
     const auto mask = static_cast<SlotMask>(1u << at.slot);
-    return store[seen.id].pin(at.which, seen.word(at.which), mask) == PinResult::Pinned ? seen.id : no_descriptor;
+    return store[seen.id].pin(at.which, seen.word(at.which), mask) == PinResult::Pinned ? seen.id
+                                                                                        : no_descriptor;
   }
   // What a reader of a pinned page must see.
   void read(DescriptorId id, Key128 key, int group) {
@@ -113,7 +118,8 @@ struct StoreWorld {
   void check_idle(int groups) {
     for (int g = 0; g < groups; ++g) {
       const BlockStore::Census census = store.census(g, 0);
-      RL_ASSERT(census.free + census.filling + census.held + census.cached == static_cast<std::uint64_t>(pages));
+      RL_ASSERT(census.free + census.filling + census.held + census.cached ==
+                static_cast<std::uint64_t>(pages));
     }
     RL_ASSERT(store.verify() == no_descriptor);
   }

@@ -46,31 +46,37 @@ std::uint64_t content(Key128 key, int group, int word) {
 }
 
 struct Tally {
-  std::uint64_t steps = 0, filled = 0, full = 0, aborted = 0, hits = 0, tip_hits = 0, false_hits = 0, misses = 0,
-                longer = 0, evicted = 0, pages_read = 0, wrong = 0;
+  std::uint64_t steps = 0, filled = 0, full = 0, aborted = 0, hits = 0, tip_hits = 0, false_hits = 0,
+                misses = 0, longer = 0, evicted = 0, pages_read = 0, wrong = 0;
 };
 
 class World {
  public:
-  World(std::int64_t blocks, std::int64_t pages) : cache(layout_of(pages), blocks, std::vector<Digest16>(group_count)) {
+  World(std::int64_t blocks, std::int64_t pages)
+      : cache(layout_of(pages), blocks, std::vector<Digest16>(group_count)) {
     std::mt19937_64 random(17);
     for (int i = 0; i < 48; ++i) {
       std::vector<std::uint32_t> ids;
       const std::size_t length = 3 + random() % 30;
       // One of two choices at a few places, so that sequences share prefixes of every length.
-      for (std::size_t t = 0; t < length; ++t) ids.push_back(static_cast<std::uint32_t>(t * 2 + (t % 5 == 0 ? random() % 2 : 0)));
+      for (std::size_t t = 0; t < length; ++t)
+        ids.push_back(static_cast<std::uint32_t>(t * 2 + (t % 5 == 0 ? random() % 2 : 0)));
       chains.push_back(chain_of(std::move(ids)));
     }
     for (int g = 0; g < group_count; ++g) {
       bytes[g].resize(static_cast<std::size_t>(pages) * page_words);
-      cache.bind(g, {PoolArray{reinterpret_cast<std::uint64_t>(bytes[g].data()), page_words * 8, page_words * 8, 0}}, true);
+      cache.bind(
+          g, {PoolArray{reinterpret_cast<std::uint64_t>(bytes[g].data()), page_words * 8, page_words * 8, 0}},
+          true);
     }
   }
   HybridCache cache;
   std::vector<Chain> chains;
   std::vector<std::uint64_t> bytes[group_count];
 
-  std::uint64_t* page(int group, PageId id) { return bytes[group].data() + std::size_t{index(id)} * page_words; }
+  std::uint64_t* page(int group, PageId id) {
+    return bytes[group].data() + std::size_t{index(id)} * page_words;
+  }
 };
 
 class Worker {
@@ -155,13 +161,15 @@ class Worker {
     }
     for (const Lease::Held& held : lease.held) {
       const bool whole = (held.block + 1) * unit <= lease.tokens;
-      check(held.id, held.group, whole ? keys.keys()[held.block] : keys.tip_key(held.block, lease.tokens % unit));
+      check(held.id, held.group,
+            whole ? keys.keys()[held.block] : keys.tip_key(held.block, lease.tokens % unit));
     }
   }
   void check(DescriptorId id, int group, Key128 key) {
     ++tally.pages_read;
     const PageId page = w_.cache.store().page(id, group);
-    bool right = page != no_page && w_.cache.store()[id].key() == key && !w_.cache.store().pool(group).is_free(page);
+    bool right =
+        page != no_page && w_.cache.store()[id].key() == key && !w_.cache.store().pool(group).is_free(page);
     for (int i = 0; right && i < page_words; ++i) right = w_.page(group, page)[i] == content(key, group, i);
     if (!right) ++tally.wrong;
   }
@@ -190,15 +198,20 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
   Tally all;
   for (const Worker& worker : workers) {
     const Tally& t = worker.tally;
-    all.steps += t.steps, all.filled += t.filled, all.full += t.full, all.aborted += t.aborted, all.hits += t.hits;
-    all.tip_hits += t.tip_hits, all.false_hits += t.false_hits, all.misses += t.misses, all.longer += t.longer;
+    all.steps += t.steps, all.filled += t.filled, all.full += t.full, all.aborted += t.aborted,
+        all.hits += t.hits;
+    all.tip_hits += t.tip_hits, all.false_hits += t.false_hits, all.misses += t.misses,
+        all.longer += t.longer;
     all.evicted += t.evicted, all.pages_read += t.pages_read, all.wrong += t.wrong;
   }
   const auto shown = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
-  std::printf("     seed %llu, %llu steps: %llu fills, %llu full, %llu aborted, %llu hits (%llu of tips), %llu false hits, %llu misses, "
-              "%llu made longer, %llu pages evicted, %llu pages read, %llu wrong\n",
-              shown(seed), shown(all.steps), shown(all.filled), shown(all.full), shown(all.aborted), shown(all.hits), shown(all.tip_hits),
-              shown(all.false_hits), shown(all.misses), shown(all.longer), shown(all.evicted), shown(all.pages_read), shown(all.wrong));
+  std::printf(
+      "     seed %llu, %llu steps: %llu fills, %llu full, %llu aborted, %llu hits (%llu of tips), %llu false "
+      "hits, %llu misses, "
+      "%llu made longer, %llu pages evicted, %llu pages read, %llu wrong\n",
+      shown(seed), shown(all.steps), shown(all.filled), shown(all.full), shown(all.aborted), shown(all.hits),
+      shown(all.tip_hits), shown(all.false_hits), shown(all.misses), shown(all.longer), shown(all.evicted),
+      shown(all.pages_read), shown(all.wrong));
   EXPECT_EQ(all.wrong, 0u);
   EXPECT(all.filled > 0 && all.hits > 0 && all.tip_hits > 0 && all.false_hits > 0 && all.evicted > 0);
   BlockStore& store = world.cache.store();
@@ -212,7 +225,8 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
   for (const Chain& chain : world.chains) world.cache.evict(*chain, everything);
   for (int g = 0; g < group_count; ++g) EXPECT_EQ(store.pool(g).free_count(), store.pool(g).count());
   std::uint32_t directories = 0;
-  for (std::uint32_t i = 0; i < store.blocks(); ++i) directories += !store.ids().is_free(i) && store.is_directory(DescriptorId{i});
+  for (std::uint32_t i = 0; i < store.blocks(); ++i)
+    directories += !store.ids().is_free(i) && store.is_directory(DescriptorId{i});
   EXPECT_EQ(store.ids().free_count() + directories, store.blocks());
   std::printf("     %u directories left\n", directories);
   EXPECT_EQ(world.cache.live_leases(), 0);

@@ -18,8 +18,9 @@ namespace hkv {
 namespace {
 
 constexpr int group_count = 3, page_words = 4;
-constexpr GroupSlot groups[group_count] = {
-    {WordClass::H, 0, StateKind::Compressed}, {WordClass::B, 0, StateKind::Window}, {WordClass::B, 1, StateKind::Tail}};
+constexpr GroupSlot groups[group_count] = {{WordClass::H, 0, StateKind::Compressed},
+                                           {WordClass::B, 0, StateKind::Window},
+                                           {WordClass::B, 1, StateKind::Tail}};
 
 // Families of keys that are easily mistaken: equal line and tag, one bit of one half apart.
 std::vector<Key128> make_keys(int families) {
@@ -28,11 +29,11 @@ std::vector<Key128> make_keys(int families) {
   for (int i = 0; i < families; ++i) {
     const Key128 base{random(), random()};
     keys.push_back(base);
-    keys.push_back({base.lo ^ 1, base.hi});                                       // same line, same tag
-    keys.push_back({base.lo, base.hi ^ std::uint64_t{1} << 40});                  // same line, same tag
-    keys.push_back({base.lo ^ std::uint64_t{1} << 63, base.hi});                  // another line, same tag
-    keys.push_back({base.lo ^ 4, base.hi ^ 2});                                   // same line, another tag
-    keys.push_back({base.lo + 2, base.hi ^ std::uint64_t{3} << 33});              // a forged tag collision
+    keys.push_back({base.lo ^ 1, base.hi});                           // same line, same tag
+    keys.push_back({base.lo, base.hi ^ std::uint64_t{1} << 40});      // same line, same tag
+    keys.push_back({base.lo ^ std::uint64_t{1} << 63, base.hi});      // another line, same tag
+    keys.push_back({base.lo ^ 4, base.hi ^ 2});                       // same line, another tag
+    keys.push_back({base.lo + 2, base.hi ^ std::uint64_t{3} << 33});  // a forged tag collision
   }
   return keys;
 }
@@ -44,11 +45,12 @@ std::uint64_t content(Key128 key, int group, int word) {
 }
 
 struct Tally {
-  std::uint64_t steps = 0, filled = 0, duplicates = 0, unplaced = 0, hits = 0, raced = 0, leases = 0, evicted = 0,
-                retired = 0, aborted = 0, wrong = 0;
+  std::uint64_t steps = 0, filled = 0, duplicates = 0, unplaced = 0, hits = 0, raced = 0, leases = 0,
+                evicted = 0, retired = 0, aborted = 0, wrong = 0;
   void add(const Tally& t) {
     steps += t.steps, filled += t.filled, duplicates += t.duplicates, unplaced += t.unplaced, hits += t.hits;
-    raced += t.raced, leases += t.leases, evicted += t.evicted, retired += t.retired, aborted += t.aborted, wrong += t.wrong;
+    raced += t.raced, leases += t.leases, evicted += t.evicted, retired += t.retired, aborted += t.aborted,
+        wrong += t.wrong;
   }
 };
 
@@ -63,12 +65,14 @@ class Arena3 {  // the world that the threads share
   std::vector<std::uint64_t> bytes[group_count];
 
   void write(int group, PageId page, Key128 key) {
-    for (int i = 0; i < page_words; ++i) bytes[group][index(page) * page_words + static_cast<unsigned>(i)] = content(key, group, i);
+    for (int i = 0; i < page_words; ++i)
+      bytes[group][index(page) * page_words + static_cast<unsigned>(i)] = content(key, group, i);
   }
   bool intact(int group, PageId page, Key128 key) const {
     if (index(page) >= bytes[group].size() / page_words) return false;
     for (int i = 0; i < page_words; ++i) {
-      if (bytes[group][index(page) * page_words + static_cast<unsigned>(i)] != content(key, group, i)) return false;
+      if (bytes[group][index(page) * page_words + static_cast<unsigned>(i)] != content(key, group, i))
+        return false;
     }
     return true;
   }
@@ -96,7 +100,8 @@ class Worker {
       tally.retired += w_.store.retire_of(key, group);
     } else {
       const Placement placed = w_.store.table().get_or_insert(key);
-      if (placed.how == Placed::Found || placed.how == Placed::Inserted) w_.store.table().erase_if_empty(placed.id, key);
+      if (placed.how == Placed::Found || placed.how == Placed::Inserted)
+        w_.store.table().erase_if_empty(placed.id, key);
     }
   }
 
@@ -143,7 +148,8 @@ class Worker {
   }
   void check(Key128 key, int group, DescriptorId id) {
     const PageId page = w_.store.page(id, group);
-    if (w_.store.pool(group).is_free(page) || w_.store[id].key() != key || !w_.intact(group, page, key)) ++tally.wrong;
+    if (w_.store.pool(group).is_free(page) || w_.store[id].key() != key || !w_.intact(group, page, key))
+      ++tally.wrong;
   }
 
   void read_one(Key128 key, int group) {
@@ -201,7 +207,8 @@ std::uint64_t seed_of_run() {
   return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
 }
 
-void beat(const char* name, std::uint32_t blocks, std::uint32_t pages, int families, int threads, double share) {
+void beat(const char* name, std::uint32_t blocks, std::uint32_t pages, int families, int threads,
+          double share) {
   const bool soak = std::getenv("HYBRIDKV_SOAK") != nullptr;
   const std::uint64_t seed = seed_of_run();
   const double seconds = (soak ? 150 : 4.5) * share;
@@ -220,14 +227,16 @@ void beat(const char* name, std::uint32_t blocks, std::uint32_t pages, int famil
   for (std::thread& thread : running) thread.join();
   Tally all;
   for (const Worker& worker : workers) all.add(worker.tally);
-  std::printf("     %s: seed %llu, %d threads, %llu steps: %llu filled, %llu duplicates, %llu unplaced, %llu hits, %llu leases, "
-              "%llu raced, %llu evicted, %llu retired, %llu aborted, %llu wrong\n",
-              name, static_cast<unsigned long long>(seed), threads, static_cast<unsigned long long>(all.steps),
-              static_cast<unsigned long long>(all.filled), static_cast<unsigned long long>(all.duplicates),
-              static_cast<unsigned long long>(all.unplaced), static_cast<unsigned long long>(all.hits),
-              static_cast<unsigned long long>(all.leases), static_cast<unsigned long long>(all.raced),
-              static_cast<unsigned long long>(all.evicted), static_cast<unsigned long long>(all.retired),
-              static_cast<unsigned long long>(all.aborted), static_cast<unsigned long long>(all.wrong));
+  std::printf(
+      "     %s: seed %llu, %d threads, %llu steps: %llu filled, %llu duplicates, %llu unplaced, %llu hits, "
+      "%llu leases, "
+      "%llu raced, %llu evicted, %llu retired, %llu aborted, %llu wrong\n",
+      name, static_cast<unsigned long long>(seed), threads, static_cast<unsigned long long>(all.steps),
+      static_cast<unsigned long long>(all.filled), static_cast<unsigned long long>(all.duplicates),
+      static_cast<unsigned long long>(all.unplaced), static_cast<unsigned long long>(all.hits),
+      static_cast<unsigned long long>(all.leases), static_cast<unsigned long long>(all.raced),
+      static_cast<unsigned long long>(all.evicted), static_cast<unsigned long long>(all.retired),
+      static_cast<unsigned long long>(all.aborted), static_cast<unsigned long long>(all.wrong));
   EXPECT_EQ(all.wrong, 0u);
   EXPECT(all.filled > 0 && all.hits > 0 && all.leases > 0 && all.evicted > 0 && all.retired > 0);
   check_idle(world, false);
@@ -239,7 +248,9 @@ void beat(const char* name, std::uint32_t blocks, std::uint32_t pages, int famil
 
 }  // namespace
 
-HKV_TEST("self-certifying pages survive writers, readers and evictors on few keys") { beat("few keys", 8, 6, 1, 4, 0.4); }
+HKV_TEST("self-certifying pages survive writers, readers and evictors on few keys") {
+  beat("few keys", 8, 6, 1, 4, 0.4);
+}
 HKV_TEST("and on more keys than descriptors, with full lines") { beat("crowded", 12, 16, 6, 3, 0.3); }
 HKV_TEST("and on many keys with room") { beat("roomy", 512, 400, 60, 4, 0.3); }
 

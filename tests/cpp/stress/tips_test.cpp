@@ -31,8 +31,12 @@ Layout one_group() {
 HKV_TEST("a stale entry that names a directory by now takes nothing from it") {
   HybridCache cache(one_group(), 32, std::vector<Digest16>(1));
   const std::vector<Selection> all(1, Selection{true, {}});
-  const auto reserve = [&](const Chain& chain) { return cache.reserve(chain, all, cache.spec_formats(), nullptr); };
-  const auto tip_of = [&](const Chain& chain) { return cache.store().table().find(chain->tip_key(0, chain->rest_tokens())); };
+  const auto reserve = [&](const Chain& chain) {
+    return cache.reserve(chain, all, cache.spec_formats(), nullptr);
+  };
+  const auto tip_of = [&](const Chain& chain) {
+    return cache.store().table().find(chain->tip_key(0, chain->rest_tokens()));
+  };
   const Chain first = chain_of("a", {1, 2});
   cache.publish(*reserve(first), all);
   const DescriptorId id = tip_of(first).id;
