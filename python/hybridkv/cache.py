@@ -15,12 +15,10 @@ from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed, OutOfPages
 from hybridkv.fill import Fill
 from hybridkv.formats import KvFormat
-from hybridkv.group import CacheGroup
-from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_tokens
+from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_count
 from hybridkv.keys import BlockKeys
-from hybridkv.kinds import StateKind
 from hybridkv.lease import Lease
-from hybridkv.metrics import Metrics, PageCounts, by_check_and_kind
+from hybridkv.metrics import Metrics, read_metrics
 from hybridkv.pools import pool_arrays
 from hybridkv.spec import CacheSpec
 from hybridkv.verdict import Verdict
@@ -363,7 +361,7 @@ class HybridCache:
         core_keys = self._any_keys(keys)
         result = {}
         for index, group in enumerate(self.spec.groups):
-            seen = (self._core.inspect(core_keys, index, block) for block in range(self._own_blocks(keys, group)))
+            seen = (self._core.inspect(core_keys, index, block) for block in range(own_block_count(group, core_keys)))
             result[group.name] = [BlockInfo(PHASES[phase], *rest) for phase, *rest in seen]
         return result
 
@@ -397,12 +395,7 @@ class HybridCache:
         -------
         Metrics
         """
-        raw = self._core.counters()
-        raw["false_hits"] = by_check_and_kind(raw["false_hits"])
-        raw["lost_tokens"] = by_check_and_kind(raw["lost_tokens"])
-        pages = {name: PageCounts(**self._core.census(index)) for name, index in self._index.items()}
-        states = {StateKind(kind): count for kind, count in enumerate(self._core.states())}
-        return Metrics(pages=pages, states=states, **raw)
+        return read_metrics(self._core, self._index)
 
     def verify(self) -> bool:
         """Compare the five derived state bitmaps with the words they are derived from.
@@ -497,12 +490,6 @@ class HybridCache:
 
     def _format_list(self, formats: Mapping[str, KvFormat] | None) -> list[bytes] | None:
         return None if formats is None else format_list(self.spec, self._index, formats, self._known_formats)
-
-    def _own_blocks(self, keys: BlockKeys, group: CacheGroup) -> int:
-        block_tokens = own_block_tokens(group)
-        whole = keys._core.end_unit * self.spec.unit_tokens // block_tokens
-        tip = keys.tokens % self.spec.unit_tokens != 0 and keys._core.has_tokens
-        return whole + tip
 
     def __repr__(self) -> str:
         names = ", ".join(self._index)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hybridkv import _core
 from hybridkv.group import CacheGroup
 from hybridkv.kinds import StateKind
 
@@ -39,6 +40,12 @@ class BlockInfo(NamedTuple):
     pins: int
     page: int
     handouts: int
+
+
+def own_block_count(group: CacheGroup, keys: _core.KeyChain) -> int:
+    """Return the group's own blocks that the keys cover, the partial block of a tip included."""
+    whole = keys.end_unit * keys.unit_tokens // own_block_tokens(group)
+    return whole + (keys.rest_tokens != 0 and keys.has_tokens)
 
 
 def form_spans(group: CacheGroup, blocks: Iterable[BlockInfo], tokens: int) -> list[tuple[int, int, str]]:

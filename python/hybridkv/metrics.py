@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hybridkv import _core
 from hybridkv.kinds import Check, StateKind
 
 
@@ -121,7 +122,17 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def by_check_and_kind(flat: list[int]) -> dict[Check, dict[StateKind, int]]:
+def read_metrics(core: _core.Cache, groups: Mapping[str, int]) -> Metrics:
+    """Read the counters of the core's cache; ``groups`` numbers its groups by name."""
+    raw = core.counters()
+    raw["false_hits"] = _by_check_and_kind(raw["false_hits"])
+    raw["lost_tokens"] = _by_check_and_kind(raw["lost_tokens"])
+    pages = {name: PageCounts(**core.census(index)) for name, index in groups.items()}
+    states = {StateKind(kind): count for kind, count in enumerate(core.states())}
+    return Metrics(pages=pages, states=states, **raw)
+
+
+def _by_check_and_kind(flat: list[int]) -> dict[Check, dict[StateKind, int]]:
     """Turn the core's flat table [[checks * kinds]] into a mapping."""
     kinds = len(StateKind)
     return {check: {kind: flat[check * kinds + kind] for kind in StateKind} for check in Check}
