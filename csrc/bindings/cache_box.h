@@ -19,7 +19,8 @@ struct CacheBox {
 
 // A lease with what it needs to be read, settled and dropped.
 struct LeaseBox {
-  LeaseBox(std::shared_ptr<CacheBox> box, std::unique_ptr<Lease> lease) : box(std::move(box)), lease(std::move(lease)) {}
+  LeaseBox(std::shared_ptr<CacheBox> box, std::unique_ptr<Lease> lease)
+      : box(std::move(box)), lease(std::move(lease)) {}
   // Whatever became of the handle, no pin outlives it.
   ~LeaseBox() {
     if (lease == nullptr) return;
@@ -30,7 +31,8 @@ struct LeaseBox {
   LeaseBox& operator=(const LeaseBox&) = delete;
   Lease& open() const {
     if (lease == nullptr || lease->settlement != Settlement::Open) {
-      throw Error(ErrorCode::LeaseExpired, "lease", "a lease not yet released, failed or cancelled", "an expired one");
+      throw Error(ErrorCode::LeaseExpired, "lease", "a lease not yet released, failed or cancelled",
+                  "an expired one");
     }
     return *lease;
   }

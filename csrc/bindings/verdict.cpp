@@ -18,10 +18,9 @@ namespace hkv {
 namespace {
 
 struct VerdictObject {
-  PyObject_HEAD
-  Verdict verdict;
+  PyObject_HEAD Verdict verdict;
   std::vector<std::pair<int, std::int64_t>> replay;  // group, from
-  PyObject* cache;       // the Python cache, keys and formats that were asked with
+  PyObject* cache;  // the Python cache, keys and formats that were asked with
   PyObject* keys;
   PyObject* formats;
   PyObject* held;        // the core's lease where Reusable
@@ -48,8 +47,11 @@ PyObject* guarded(Body&& body) {
 template <class T>
 const std::shared_ptr<T>& held_by(PyObject* object, const char* field) {
   static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(py::type::of<T>().release().ptr());
-  if (Py_TYPE(object) != type) throw Error(ErrorCode::ArgumentError, field, type->tp_name, Py_TYPE(object)->tp_name);
-  return reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder().template holder<std::shared_ptr<T>>();
+  if (Py_TYPE(object) != type)
+    throw Error(ErrorCode::ArgumentError, field, type->tp_name, Py_TYPE(object)->tp_name);
+  return reinterpret_cast<py::detail::instance*>(object)
+      ->get_value_and_holder()
+      .template holder<std::shared_ptr<T>>();
 }
 
 std::int64_t integer(PyObject* object) {
@@ -60,7 +62,8 @@ std::int64_t integer(PyObject* object) {
 
 void check_keys(const HybridCache& cache, const KeyChain& keys) {
   if (keys.unit_tokens() != cache.layout().unit_tokens) {
-    throw Error(ErrorCode::ArgumentError, "keys", "keys of unit " + std::to_string(cache.layout().unit_tokens),
+    throw Error(ErrorCode::ArgumentError, "keys",
+                "keys of unit " + std::to_string(cache.layout().unit_tokens),
                 "unit " + std::to_string(keys.unit_tokens()));
   }
   if (keys.begin_unit() != 0) {
@@ -69,14 +72,28 @@ void check_keys(const HybridCache& cache, const KeyChain& keys) {
   }
 }
 
-enum Argument : int { Class, Cache, CoreCache, Keys, CoreKeys, Limit, Formats, Listed, DropTokens, Exactly, VerifyMode, Count };
+enum Argument : int {
+  Class,
+  Cache,
+  CoreCache,
+  Keys,
+  CoreKeys,
+  Limit,
+  Formats,
+  Listed,
+  DropTokens,
+  Exactly,
+  VerifyMode,
+  Count
+};
 
 void ask(VerdictObject& result, PyObject* const* arguments) {
   const std::shared_ptr<CacheBox>& box = held_by<CacheBox>(arguments[CoreCache], "cache");
   const std::shared_ptr<const KeyChain> keys = held_by<KeyChain>(arguments[CoreKeys], "keys");
   HybridCache& cache = box->cache;
   check_keys(cache, *keys);
-  const std::vector<FormatId> reader = formats_from(cache, py::reinterpret_borrow<py::object>(arguments[Listed]));
+  const std::vector<FormatId> reader =
+      formats_from(cache, py::reinterpret_borrow<py::object>(arguments[Listed]));
   Question question;
   question.keys = keys.get();
   question.limit = integer(arguments[Limit]);
@@ -124,7 +141,8 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 
 int clear(PyObject* self) {
   auto* v = reinterpret_cast<VerdictObject*>(self);
-  for (PyObject** place : {&v->lease, &v->held, &v->boundaries, &v->cache, &v->keys, &v->formats}) Py_CLEAR(*place);
+  for (PyObject** place : {&v->lease, &v->held, &v->boundaries, &v->cache, &v->keys, &v->formats})
+    Py_CLEAR(*place);
   return 0;
 }
 
@@ -152,8 +170,10 @@ PyObject* why(PyObject* self, void*) {
     const Verdict& verdict = of(self).verdict;
     if (!verdict.has_why) return Py_NewRef(Py_None);
     const Why& w = verdict.why;
-    return py::make_tuple(static_cast<int>(w.check), w.group, w.block, name_of(w.code), w.in_tier, w.writer_format)
-        .release().ptr();
+    return py::make_tuple(static_cast<int>(w.check), w.group, w.block, name_of(w.code), w.in_tier,
+                          w.writer_format)
+        .release()
+        .ptr();
   });
 }
 
@@ -195,17 +215,22 @@ PyMemberDef members[] = {
 
 PyType_Slot slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)},
-    {Py_tp_getset, getters}, {Py_tp_members, members}, {0, nullptr},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_getset, getters},
+    {Py_tp_members, members},
+    {0, nullptr},
 };
 
-PyType_Spec spec = {"hybridkv._core.Verdict", sizeof(VerdictObject), 0,
-                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Spec spec = {
+    "hybridkv._core.Verdict", sizeof(VerdictObject), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 PyMethodDef match_definition = {
     "match", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(match)), METH_FASTCALL,
     "match(type: type, cache: object, core_cache: Cache, keys: object, core_keys: KeyChain, limit: int, "
-    "formats: object, listed: list[bytes] | None, drop_tokens: int, exactly: int, verify: int) -> typing.Any"};
+    "formats: object, listed: list[bytes] | None, drop_tokens: int, exactly: int, verify: int) -> "
+    "typing.Any"};
 
 }  // namespace
 

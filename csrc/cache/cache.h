@@ -68,6 +68,7 @@ struct Fill {
   std::vector<std::vector<Copy>> copies;    // a group
   std::vector<FormatId> formats;            // writer's, a group
   bool closed = false;                      // aborted
+  std::int64_t born = 0;                    // resets of the cache when it was made
   bool done = false;                        // nothing is left to publish
 };
 
@@ -200,7 +201,9 @@ class HybridCache {
   void note_tips_of(const KeyChain& keys, std::int64_t unit);
   DescriptorId directory_of(const KeyChain& keys, std::int64_t unit);
   // fill.cpp
-  std::vector<std::int64_t> selected(const KeyChain& keys, int group, const Selection& selection) const;
+  enum class Of : std::uint8_t { Needed, Any };  // whether `all` leaves out blocks that keep no state
+  std::vector<std::int64_t> selected(const KeyChain& keys, int group, const Selection& selection,
+                                     Of of) const;
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const;

@@ -8,8 +8,8 @@ namespace hkv {
 
 // Own blocks of a group that the selection names: those that end inside the slice, and the partial block of
 // a tip. Throws Error(ArgumentError) on an index outside.
-std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group,
-                                                const Selection& selection) const {
+std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group, const Selection& selection,
+                                                Of of) const {
   const Group& g = layout_.groups[static_cast<std::size_t>(group)];
   const std::int64_t first = keys.begin_unit() / g.block_units, whole_end = keys.end_unit() / g.block_units;
   const bool tip = keys.rest_tokens() != 0 && keys.has_tokens();
@@ -17,7 +17,8 @@ std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group,
   std::vector<std::int64_t> blocks;
   if (selection.all) {
     for (std::int64_t block = first; block < end; ++block) {
-      if (needs_page(group, block < whole_end ? (block + 1) * layout_.block_tokens(g) : keys.tokens()))
+      if (of == Of::Any ||
+          needs_page(group, block < whole_end ? (block + 1) * layout_.block_tokens(g) : keys.tokens()))
         blocks.push_back(block);
     }
     return blocks;
@@ -51,6 +52,7 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
                                            std::span<const FormatId> formats, const Lease* lease) {
   auto fill = std::make_unique<Fill>();
   fill->keys = keys;
+  fill->born = resets_;
   fill->formats.assign(formats.begin(), formats.end());
   fill->entries.resize(layout_.groups.size());
   fill->copies.resize(layout_.groups.size());
@@ -58,7 +60,7 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
   for (int g = 0; g < store_.group_count(); ++g) {
     const GroupSlot& at = store_.slot_of(g);
     auto& entries = fill->entries[static_cast<std::size_t>(g)];
-    for (const std::int64_t block : selected(*keys, g, groups[static_cast<std::size_t>(g)])) {
+    for (const std::int64_t block : selected(*keys, g, groups[static_cast<std::size_t>(g)], Of::Needed)) {
       Fill::Entry entry{block, no_page, {}, no_descriptor, Fill::State::Given, -1, 0};
       entry.key = key_of_block(*keys, g, block, entry.tip_unit);
       if (entry.tip_unit >= 0) entry.rows = rows_in_tip(*keys, g, block);
@@ -148,9 +150,10 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
     if (!partial || g.coverage.rule == Rule::Checkpoint) continue;
     for (const Fill::Entry& entry : fill.entries[static_cast<std::size_t>(held.group)]) {
       if (entry.block != held.block || entry.page == no_page) continue;
-      const auto rows = static_cast<std::int32_t>((lease.tokens - start) / g.tokens_per_row);
+      const PageId source = store_.page(held.id, held.group);
+      const std::uint32_t rows = store_.pool(held.group)[source].attested_rows.load();
       fill.copies[static_cast<std::size_t>(held.group)].push_back(
-          {store_.page(held.id, held.group), entry.page, rows});
+          {source, entry.page, static_cast<std::int32_t>(rows)});
     }
   }
 }
@@ -158,9 +161,11 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
 // ---- publish -----------------------------------------------------------------------------------
 
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
+  if (fill.born != resets_)
+    throw Error(ErrorCode::FillClosed, "fill", "a fill younger than the last reset", "an older one");
   std::vector<std::vector<std::int64_t>> chosen;
   for (int g = 0; g < store_.group_count(); ++g)
-    chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)]));
+    chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any));
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (int g = 0; g < store_.group_count(); ++g) {
       if (store_.slot_of(g).which != which) continue;
@@ -225,6 +230,7 @@ void HybridCache::give_back(int group, Fill::Entry& entry, bool quarantine) {
 }
 
 void HybridCache::abort(Fill& fill, bool quarantine) {
+  if (fill.born != resets_) return;  // a reset took every page back
   for (int g = 0; g < store_.group_count(); ++g) {
     for (Fill::Entry& entry : fill.entries[static_cast<std::size_t>(g)]) give_back(g, entry, quarantine);
   }
@@ -247,7 +253,7 @@ void HybridCache::note_if_done(Fill& fill) {
 std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection> groups) {
   std::vector<std::vector<std::int64_t>> chosen;
   for (int g = 0; g < store_.group_count(); ++g)
-    chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)]));
+    chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)], Of::Any));
   std::int64_t retired = 0;
   std::int64_t tip_unit = -1;
   for (int g = 0; g < store_.group_count(); ++g) {

@@ -291,7 +291,8 @@ void HybridCache::fill_word(MatchScratch& scratch, int group, std::int64_t word,
 Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) const {
   const Snapshot& s = scratch.snapshot;
   if (tips_filed_.load() != 0) {
-    if (question.exactly >= 0 && layout_.probe_units == 0) {  // tips behind the limit prove as blocks there do
+    if (question.exactly >= 0 &&
+        layout_.probe_units == 0) {  // tips behind the limit prove as blocks there do
       Question whole = question;
       whole.limit = question.keys->tokens();
       gather_tips(whole, scratch, 0);

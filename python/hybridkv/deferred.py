@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from hybridkv.errors import ArgumentError
@@ -40,7 +40,8 @@ class Deferred:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[object, Event, Callable[[], None]]] = deque()
+        self._waiting: list[_Waiting] = []
+        self._applying = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -51,25 +52,40 @@ class Deferred:
         if not self.waits(owner) and (after is None or after.query()):
             effect()
         else:
-            self._waiting.append((owner, after if after is not None else _PASSED, effect))
+            self._waiting.append(_Waiting(owner, after if after is not None else _PASSED, effect))
 
     def waits(self, owner: object) -> bool:
         """Whether an effect of this owner still waits."""
-        return any(waiting is owner for waiting, _, _ in self._waiting)
+        return any(waiting.owner is owner for waiting in self._waiting)
 
     def apply_due(self) -> int:
-        """Apply every due effect, in order per owner. Returns how many were applied."""
+        """Apply every due effect, in order per owner. Returns how many were applied.
+
+        An event that raises leaves its effect waiting; an effect that calls back finds nothing to apply.
+        """
+        if self._applying:
+            return 0
+        self._applying = True
         applied = 0
         held: list[object] = []
-        for _ in range(len(self._waiting)):
-            owner, event, effect = self._waiting.popleft()
-            if any(owner is earlier for earlier in held) or not event.query():
-                held.append(owner)
-                self._waiting.append((owner, event, effect))
-                continue
-            effect()
-            applied += 1
+        try:
+            for waiting in list(self._waiting):
+                if any(waiting.owner is earlier for earlier in held) or not waiting.event.query():
+                    held.append(waiting.owner)
+                    continue
+                self._waiting.remove(waiting)
+                waiting.effect()
+                applied += 1
+        finally:
+            self._applying = False
         return applied
+
+
+@dataclass(eq=False)
+class _Waiting:
+    owner: object
+    event: Event
+    effect: Callable[[], None]
 
 
 class _Passed:
