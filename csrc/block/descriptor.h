@@ -59,7 +59,8 @@ class alignas(cache_line_bytes) Descriptor {
   static constexpr int inline_pages = 7;
   static constexpr int tips_per_directory = 4;
 
-  Descriptor() : words_{Atom<std::uint64_t>(Word::bare(0, Word::pins_closed).bits()), Atom<std::uint64_t>(0)} {}
+  Descriptor()
+      : words_{Atom<std::uint64_t>(Word::bare(0, Word::pins_closed).bits()), Atom<std::uint64_t>(0)} {}
 
   // ---- life -----------------------------------------------------------------------------------
   //
@@ -242,7 +243,9 @@ class alignas(cache_line_bytes) Descriptor {
   Atom<std::uint64_t>& atom(WordClass which) { return words_[static_cast<int>(which)]; }
   const Atom<std::uint64_t>& atom(WordClass which) const { return words_[static_cast<int>(which)]; }
 
-  std::uint32_t half(int n) const { return static_cast<std::uint32_t>(tail_[n / 2].load() >> (32 * (n % 2))); }
+  std::uint32_t half(int n) const {
+    return static_cast<std::uint32_t>(tail_[n / 2].load() >> (32 * (n % 2)));
+  }
   // Two owners may write the two halves of a pair at once, hence the CAS.
   void set_half(int n, std::uint32_t value) {
     const int shift = 32 * (n % 2);

@@ -19,12 +19,12 @@ namespace hkv {
 using FormatId = std::uint16_t;
 
 struct PageRecord {
-  Atom<std::uint64_t> handouts;        // how often the page was handed out; what leaves the process carries it
-  Atom<std::uint32_t> attested_rows;   // rows whose bytes the publisher vouches for
-  Atom<std::uint32_t> fingerprint;     // CRC-32C of the attested bytes, where `fingerprinted`
-  Atom<std::uint32_t> sample;          // the same of one stretch of them, which the hand-out count chooses
-  Atom<std::uint16_t> format;          // FormatId of the bytes
-  Atom<std::uint16_t> fingerprinted;   // 1 where a fingerprint was taken at publish
+  Atom<std::uint64_t> handouts;       // how often the page was handed out; what leaves the process carries it
+  Atom<std::uint32_t> attested_rows;  // rows whose bytes the publisher vouches for
+  Atom<std::uint32_t> fingerprint;    // CRC-32C of the attested bytes, where `fingerprinted`
+  Atom<std::uint32_t> sample;         // the same of one stretch of them, which the hand-out count chooses
+  Atom<std::uint16_t> format;         // FormatId of the bytes
+  Atom<std::uint16_t> fingerprinted;  // 1 where a fingerprint was taken at publish
 };
 #ifndef HKV_RELACY
 static_assert(sizeof(PageRecord) <= 32);

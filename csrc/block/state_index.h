@@ -46,13 +46,16 @@ class StateIndex {
     }
   }
 
-  bool get(StateKind kind, DescriptorId id) const { return word(static_cast<int>(kind), id).load() >> (index(id) % 64) & 1; }
+  bool get(StateKind kind, DescriptorId id) const {
+    return word(static_cast<int>(kind), id).load() >> (index(id) % 64) & 1;
+  }
 
   // Descriptors with a usable page of that kind (Disk: with a record in a tier), as far as the bits tell.
   std::uint64_t count(StateKind kind) const {
     std::uint64_t total = 0;
     for (std::uint32_t i = 0; i < words_per_kind_; ++i) {
-      total += static_cast<std::uint64_t>(std::popcount(bits_[static_cast<std::size_t>(kind) * words_per_kind_ + i].load()));
+      total += static_cast<std::uint64_t>(
+          std::popcount(bits_[static_cast<std::size_t>(kind) * words_per_kind_ + i].load()));
     }
     return total;
   }
@@ -77,13 +80,16 @@ class StateIndex {
     bits.store(bits.load() ^ std::uint64_t{1} << (index(id) % 64));
   }
 
-  std::size_t bytes() const { return std::size_t{words_per_kind_} * state_kind_count * sizeof(std::uint64_t); }
+  std::size_t bytes() const {
+    return std::size_t{words_per_kind_} * state_kind_count * sizeof(std::uint64_t);
+  }
 
  private:
   static bool same_phases(Word a, Word b) { return ((a.bits() ^ b.bits()) & Word::phase_mask) == 0; }
 
   bool derive(int kind, Word h, Word b) const {
-    const std::uint32_t h_slots = word_detail::spread[kinds_[kind].h], b_slots = word_detail::spread[kinds_[kind].b];
+    const std::uint32_t h_slots = word_detail::spread[kinds_[kind].h],
+                        b_slots = word_detail::spread[kinds_[kind].b];
     if (kind == static_cast<int>(StateKind::Disk)) {
       return (tiered(h) & h_slots) != 0 || (tiered(b) & b_slots) != 0;
     }
@@ -105,7 +111,9 @@ class StateIndex {
     // (21) acq_rel-RMW synchronizes-with (20, 21)
     if (!on) word(kind, id).fetch_and(~bit, at(21, acq_rel));
   }
-  Atom<std::uint64_t>& word(int kind, DescriptorId id) { return bits_[std::size_t{words_per_kind_} * kind + index(id) / 64]; }
+  Atom<std::uint64_t>& word(int kind, DescriptorId id) {
+    return bits_[std::size_t{words_per_kind_} * kind + index(id) / 64];
+  }
   const Atom<std::uint64_t>& word(int kind, DescriptorId id) const {
     return bits_[std::size_t{words_per_kind_} * kind + index(id) / 64];
   }

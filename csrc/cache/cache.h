@@ -82,6 +82,7 @@ struct MatchScratch {
   std::int64_t positions = 0;                        // probe positions below the limit
   std::int64_t read_positions = 0;                   // of them, read so far
   std::uint32_t formats_turn = 0;                    // of the cache when the reading began
+  bool tips = false;                                 // there were directories when the reading began
   std::vector<std::pair<std::int64_t, int>> wanted;  // (unit, group) of B pages to pin
 };
 
@@ -165,6 +166,7 @@ class HybridCache {
  private:
   // match.cpp
   void search(const Question& question, MatchScratch& scratch) const;
+  void make_planes(MatchScratch& scratch, std::int64_t units) const;
   void scan_history(const Question& question, MatchScratch& scratch) const;
   bool note_position(MatchScratch& scratch, std::int64_t position) const;
   void find_known_end(const Question& question, MatchScratch& scratch) const;

@@ -87,6 +87,7 @@ void HybridCache::search(const Question& question, MatchScratch& scratch) const 
   scratch.cache = this;
   scratch.question = &question;
   scratch.formats_turn = formats_turn_.load();
+  scratch.tips = tips_filed_.load() != 0;
   s.layout = &layout_;
   s.limit = std::min(question.limit, keys.tokens() + 1);
   s.known_end = 0;
@@ -105,16 +106,27 @@ void HybridCache::search(const Question& question, MatchScratch& scratch) const 
     view.misaligned = misaligned_[g];
     s.any_foreign |= view.may_be_foreign;
     s.any_misaligned |= view.misaligned != Code::None;
-    if (layout_.groups[g].prefix()) continue;
-    const std::int64_t blocks = units / layout_.groups[g].block_units;
-    view.ours.reset(blocks);
-    view.read.reset(blocks);
-    if (view.may_be_foreign) view.foreign.reset(blocks);
   }
   scratch.positions = layout_.probe_units == 0 ? 0 : units / layout_.probe_units;
   scan_history(question, scratch);
   s.proof_end = 0;
   if (layout_.probe_units == 0) find_known_end(question, scratch);
+  make_planes(scratch, units);
+}
+
+// Clear planes for every block of the prefix; none where it is a miss already, whose time must not grow with it.
+void HybridCache::make_planes(MatchScratch& scratch, std::int64_t units) const {
+  Snapshot& s = scratch.snapshot;
+  bool needed = layout_.probe_units == 0 || scratch.tips;
+  for (const GroupView& view : s.groups) needed |= view.known_run != 0;
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    if (layout_.groups[g].prefix()) continue;
+    GroupView& view = s.groups[g];
+    const std::int64_t blocks = needed ? units / layout_.groups[g].block_units : 0;
+    view.ours.reset(blocks);
+    view.read.reset(blocks);
+    if (view.may_be_foreign) view.foreign.reset(blocks);
+  }
 }
 
 // Reads the descriptors at which Prefix groups record blocks, in order, until no group's run goes on. The
@@ -290,7 +302,7 @@ void HybridCache::fill_word(MatchScratch& scratch, int group, std::int64_t word,
 
 Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) const {
   const Snapshot& s = scratch.snapshot;
-  if (tips_filed_.load() != 0) {
+  if (scratch.tips) {
     if (question.exactly >= 0 &&
         layout_.probe_units == 0) {  // tips behind the limit prove as blocks there do
       Question whole = question;

@@ -30,7 +30,7 @@ void HybridCache::gather_tips(const Question& question, MatchScratch& scratch, s
   Snapshot& s = scratch.snapshot;
   s.tips.clear();
   const KeyChain& keys = *question.keys;
-  if (tips_filed_.load() == 0 || !keys.has_tokens()) return;
+  if (!scratch.tips || !keys.has_tokens()) return;
   if (question.limit <= 0) return;
   std::int64_t highest = std::min(keys.end_unit(), (question.limit - 1) / layout_.unit_tokens);
   for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
