@@ -69,6 +69,16 @@ class BlockStore {
   bool is_directory(DescriptorId id) const { return notes_[index(id)].load() & directory_note; }
   void note_directory(DescriptorId id) { notes_[index(id)].fetch_or(directory_note); }
 
+  // Marks the descriptor as a tip filed in that directory, as far as 13 bits of its id tell; a hint that keeps
+  // an entry whose tip is gone from being taken for the next life of the id.
+  void note_tip(DescriptorId id, DescriptorId directory) {
+    notes_[index(id)].fetch_or(tip_note | (index(directory) & directory_bits) << directory_shift);
+  }
+  bool is_tip_of(DescriptorId id, DescriptorId directory) const {
+    const std::uint32_t note = notes_[index(id)].load();
+    return (note & tip_note) != 0 && note >> directory_shift == (index(directory) & directory_bits);
+  }
+
   // ---- steps of an owner ----------------------------------------------------------------------
 
   // Claims `group` at the descriptor of `key` and files the page there.
@@ -120,6 +130,8 @@ class BlockStore {
 
  private:
   static constexpr std::uint32_t groups_mask = 0xFFFF, tips_note = 0x10000, directory_note = 0x20000;
+  static constexpr std::uint32_t tip_note = 0x40000, directory_bits = 0x1FFF;
+  static constexpr int directory_shift = 19;
   static constexpr int more_per_line = 16;  // a second line of page ids, where there are more than 7 groups
 
   void set_page(DescriptorId id, int group, PageId page);

@@ -197,7 +197,7 @@ class HybridCache {
   void gather_tips(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const;
   void file_tip(const KeyChain& keys, std::int64_t unit, std::int64_t length, DescriptorId tip);
-  bool put_entry(Descriptor& directory, std::uint64_t wanted);
+  bool put_entry(DescriptorId directory, std::uint64_t wanted);
   void evict_tip(DescriptorId tip);
   void unfile_tips(const KeyChain& keys, std::int64_t unit, std::int64_t length);
   void note_tips_of(const KeyChain& keys, std::int64_t unit);
@@ -210,7 +210,8 @@ class HybridCache {
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const;
   void take_entry(Fill& fill, int group, Fill::Entry& entry);
-  bool claim_entry(Fill& fill, int group, Fill::Entry& entry);
+  enum class Claim : std::uint8_t { Taken, Lost, Full };
+  Claim claim_entry(Fill& fill, int group, Fill::Entry& entry);
   void renote_tips(const KeyChain& keys, int group, const Fill::Entry& entry, DescriptorId id);
   void add_copies(Fill& fill, const Lease& lease);
   void publish_entry(Fill& fill, int group, Fill::Entry& entry);

@@ -95,19 +95,18 @@ void HybridCache::take_entry(Fill& fill, int group, Fill::Entry& entry) {
   }
   entry.state = Fill::State::Private;
   private_pages_[static_cast<std::size_t>(group)].fetch_add(1);
-  claim_entry(fill, group, entry);
+  if (claim_entry(fill, group, entry) == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
 }
 
-// Returns: true where the block is now this fill's. Throws Error(OutOfPages) where no descriptor is free.
-bool HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& entry) {
+// Returns: Taken where the block is now this fill's, Lost where it is another's or cannot be found, Full where
+// no descriptor is free.
+HybridCache::Claim HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& entry) {
   for (;;) {
     const Placement placed = store_.table().get_or_insert(entry.key);
-    if (placed.how == Placed::Full) {
-      throw OutOfPagesError("blocks", 1, 0);
-    }
+    if (placed.how == Placed::Full) return Claim::Full;
     if (placed.how == Placed::Private) {
       counters_.add(kUnplaced, 1);
-      return false;
+      return Claim::Lost;
     }
     if (placed.how == Placed::Inserted && tips_filed_.load() != 0)
       renote_tips(*fill.keys, group, entry, placed.id);
@@ -116,11 +115,11 @@ bool HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& entry) {
       entry.id = placed.id;
       entry.state = Fill::State::Claimed;
       private_pages_[static_cast<std::size_t>(group)].fetch_sub(1);
-      return true;
+      return Claim::Taken;
     }
     if (lives) {
       store_.table().erase_if_empty(placed.id, entry.key);
-      return false;
+      return Claim::Lost;
     }
   }
 }
@@ -181,7 +180,7 @@ void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
 }
 
 void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
-  if (entry.state == Fill::State::Private && !claim_entry(fill, group, entry)) {
+  if (entry.state == Fill::State::Private && claim_entry(fill, group, entry) != Claim::Taken) {
     if (!entry.counted) counters_.add(kDuplicates, 1);  // the first writer of a key won
     entry.counted = true;
     return;
@@ -193,6 +192,8 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
   record.attested_rows.store(entry.rows);
   take_fingerprint(group, entry.page);
   note_format(group, format);
+  // The tip's age, while the life cannot end: later the id may stand for a directory, whose entry it would spoil.
+  if (entry.tip_unit >= 0) store_[entry.id].set_parent(DescriptorId{tip_clock_.fetch_add(1)});
   store_.publish(entry.id, group);
   entry.state = Fill::State::Published;
   counters_.add(kPublished, 1);

@@ -115,15 +115,19 @@ void HybridCache::note_tips_of(const KeyChain& keys, std::int64_t unit) {
 void HybridCache::file_tip(const KeyChain& keys, std::int64_t unit, std::int64_t length, DescriptorId tip) {
   const Key128 key = keys.tip_directory_key(unit);
   const std::uint64_t wanted = entry_of(length, tip);
-  store_[tip].set_parent(DescriptorId{tip_clock_.fetch_add(1)});
   tips_filed_.store(1);
   for (;;) {
     const DescriptorId directory = directory_of(keys, unit);
     if (directory == no_descriptor) break;
     Word h, b;
     Descriptor& d = store_[directory];
-    if (!d.sight(key, h, b) || d.pin(WordClass::H, h, directory_slot) != PinResult::Pinned) continue;
-    const bool filed = put_entry(d, wanted);
+    if (!d.sight(key, h, b)) continue;
+    if (h.phase(0) == Phase::Filling) break;  // its maker has not got that far: wait for nobody
+    const PinResult pinned = d.pin(WordClass::H, h, directory_slot);
+    if (pinned == PinResult::Full) break;
+    if (pinned == PinResult::Raced) continue;
+    store_.note_tip(tip, directory);
+    const bool filed = put_entry(directory, wanted);
     Word now = d.word(WordClass::H);
     while (!d.try_apply(WordClass::H, now, now.next_generation())) {
     }
@@ -135,17 +139,18 @@ void HybridCache::file_tip(const KeyChain& keys, std::int64_t unit, std::int64_t
   counters_.add(kUnplaced, 1);
 }
 
-bool HybridCache::put_entry(Descriptor& directory, std::uint64_t wanted) {
+bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
+  Descriptor& d = store_[directory];
   for (;;) {
     int place = -1;
     std::uint64_t there = no_entry;
     std::uint32_t oldest = 0;
     for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
-      const std::uint64_t entry = directory.tip(slot).load();
+      const std::uint64_t entry = d.tip(slot).load();
       if (entry == wanted) return true;
-      if (entry == no_entry) {
+      if (entry == no_entry || !store_.is_tip_of(tip_of(entry), directory)) {  // free, or its tip is gone
         place = slot;
-        there = no_entry;
+        there = entry;
         break;
       }
       const Descriptor& tip = store_[tip_of(entry)];
@@ -158,8 +163,8 @@ bool HybridCache::put_entry(Descriptor& directory, std::uint64_t wanted) {
       }
     }
     if (place < 0) return false;
-    if (!directory.tip(place).compare_exchange(there, wanted)) continue;
-    if (there != no_entry) evict_tip(tip_of(there));
+    if (!d.tip(place).compare_exchange(there, wanted)) continue;
+    if (there != no_entry && store_.is_tip_of(tip_of(there), directory)) evict_tip(tip_of(there));
     return true;
   }
 }
