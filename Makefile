@@ -29,7 +29,7 @@ sys.exit(sys.version_info < (3, 11) or not os.path.exists(headers))
 endef
 export USABLE
 
-.PHONY: help demo test cpp bench lint format stub soak clean
+.PHONY: help demo test cpp bench lint format stub soak weaken clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -98,6 +98,11 @@ stub: .venv/.package .venv/.tools  ## rewrite python/hybridkv/_core.pyi from the
 soak: $(TEST_TOOLS) cpp  ## long property and stress runs
 	@HYBRIDKV_SOAK=1 ctest --preset $(PRESET) -LE relacy
 	@HYBRIDKV_SOAK=1 $(PY) -m pytest $(ARGS)
+
+weaken: .venv/.made  ## weaken each memory order in turn under the model checker (needs relacy-dev)
+	@cmake --preset release > build/configure-release.log || { cat build/configure-release.log; exit 1; }
+	@cmake --build --preset release --target relacy -j $(JOBS)
+	@$(PY) tests/weaken.py build/release
 
 clean:  ## remove .venv and everything built
 	@rm -rf .venv build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
