@@ -40,17 +40,14 @@ int main(int argc, char** argv) {
       });
       report("stream", [&] {
         hkv::Sha256Words state = hkv::sha256_start;
-        hkv::sha256_blocks(state, ids.data(),
-                           tokens * sizeof(std::uint32_t) / hkv::sha256_block_bytes);
+        hkv::sha256_blocks(state, ids.data(), tokens * sizeof(std::uint32_t) / hkv::sha256_block_bytes);
         keep(state[0]);
       });
       report("one message", [&] {
         hkv::Sha256Digest parent{};
         for (std::size_t i = 0; i < units; ++i) {
-          parent = hkv::sha256_bytes(hkv::Sha256()
-                                         .update(parent.data(), 32)
-                                         .update(ids.data() + i * unit, bytes)
-                                         .finish());
+          parent = hkv::sha256_bytes(
+              hkv::Sha256().update(parent.data(), 32).update(ids.data() + i * unit, bytes).finish());
         }
         keep(parent[0]);
       });

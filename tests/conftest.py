@@ -19,9 +19,7 @@ else:
     # same on every machine; a soak looks further with fresh seeds, which hypothesis prints on failure.
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
     settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=slow)
-    settings.register_profile(
-        "soak", deadline=None, max_examples=20_000, derandomize=False, suppress_health_check=slow
-    )
+    settings.register_profile("soak", deadline=None, max_examples=20_000, derandomize=False, suppress_health_check=slow)
     settings.load_profile("soak" if SOAK else "default")
 
 

@@ -68,8 +68,7 @@ Atom<int>& chosen() noexcept {
 
 }  // namespace
 
-void sha256_blocks_portable(Sha256Words& state, const std::uint8_t* data,
-                            std::size_t blocks) noexcept {
+void sha256_blocks_portable(Sha256Words& state, const std::uint8_t* data, std::size_t blocks) noexcept {
   for (std::size_t i = 0; i < blocks; ++i) compress(state, data + i * sha256_block_bytes);
 }
 
@@ -86,8 +85,7 @@ Sha256Path sha256_path() noexcept { return static_cast<Sha256Path>(chosen().load
 
 void sha256_choose(Sha256Path path) {
   if (!sha256_supported(path)) {
-    throw Error{ErrorCode::ArgumentError, "path", "a SHA-256 path of this machine",
-                sha256_name(path)};
+    throw Error{ErrorCode::ArgumentError, "path", "a SHA-256 path of this machine", sha256_name(path)};
   }
   chosen().store(static_cast<int>(path));
 }

@@ -12,8 +12,7 @@
 
 namespace hkv {
 
-static_assert(std::endian::native == std::endian::little,
-              "keys are read from memory as little endian");
+static_assert(std::endian::native == std::endian::little, "keys are read from memory as little endian");
 
 // Digest or chaining value as the eight words H0..H7 of the standard, in the machine's byte order.
 using Sha256Words = std::array<std::uint32_t, 8>;
@@ -49,8 +48,7 @@ class Sha256 {
  public:
   Sha256() noexcept = default;
   // Goes on from the chaining value after `absorbed` bytes. Requires: absorbed % 64 == 0.
-  Sha256(const Sha256Words& midstate, std::uint64_t absorbed) noexcept
-      : state_(midstate), bytes_(absorbed) {}
+  Sha256(const Sha256Words& midstate, std::uint64_t absorbed) noexcept : state_(midstate), bytes_(absorbed) {}
 
   Sha256& update(const void* data, std::size_t bytes) noexcept;
   Sha256& update_u64(std::uint64_t value) noexcept { return update(&value, sizeof value); }

@@ -14,15 +14,13 @@ namespace hkv {
 Sha256Record::Sha256Record(std::size_t record_bytes, const void* trailer, std::size_t trailer_bytes)
     : bytes(record_bytes),
       whole(record_bytes / sha256_block_bytes),
-      end_blocks(record_bytes % sha256_block_bytes + trailer_bytes + 9 <= sha256_block_bytes ? 1
-                                                                                             : 2),
+      end_blocks(record_bytes % sha256_block_bytes + trailer_bytes + 9 <= sha256_block_bytes ? 1 : 2),
       end_is_constant(record_bytes % sha256_block_bytes == 0) {
   HKV_CHECK(trailer_bytes <= sha256_block_bytes - 9);
   const std::size_t rest = record_bytes % sha256_block_bytes;
   std::memcpy(end.data() + rest, trailer, trailer_bytes);
   end[rest + trailer_bytes] = 0x80;
-  const std::uint64_t bits =
-      __builtin_bswap64(8 * static_cast<std::uint64_t>(record_bytes + trailer_bytes));
+  const std::uint64_t bits = __builtin_bswap64(8 * static_cast<std::uint64_t>(record_bytes + trailer_bytes));
   std::memcpy(end.data() + end_blocks * sha256_block_bytes - sizeof bits, &bits, sizeof bits);
   if (!end_is_constant) return;
   auto& w = end_rounds;
@@ -60,23 +58,21 @@ Sha256Words sha256_link(const Sha256Words& chain, const Sha256Words& local) noex
       .finish();
 }
 
-void sha256_chain_portable(const Sha256Record& record, const std::uint8_t* records,
-                           std::size_t count, Sha256Words& chain, Key128* heads,
-                           Key128* tails) noexcept {
+void sha256_chain_portable(const Sha256Record& record, const std::uint8_t* records, std::size_t count,
+                           Sha256Words& chain, Key128* heads, Key128* tails) noexcept {
   auto end = record.end;
   for (std::size_t i = 0; i < count; ++i, records += record.bytes) {
     Sha256Words local = sha256_start;
     sha256_blocks_portable(local, records, record.whole);
-    std::memcpy(end.data(), records + record.whole * sha256_block_bytes,
-                record.bytes % sha256_block_bytes);
+    std::memcpy(end.data(), records + record.whole * sha256_block_bytes, record.bytes % sha256_block_bytes);
     sha256_blocks_portable(local, end.data(), record.end_blocks);
     chain = sha256_link(chain, local);
     sha256_split(chain, heads[i], tails[i]);
   }
 }
 
-void sha256_chain(const Sha256Record& record, const void* records, std::size_t count,
-                  Sha256Words& chain, Key128* heads, Key128* tails) noexcept {
+void sha256_chain(const Sha256Record& record, const void* records, std::size_t count, Sha256Words& chain,
+                  Key128* heads, Key128* tails) noexcept {
   const auto* bytes = static_cast<const std::uint8_t*>(records);
 #if defined(__x86_64__)
   if (sha256_path() == Sha256Path::ShaNi) {

@@ -37,8 +37,7 @@ struct Sha256Record {
   std::size_t bytes;       // of one record, trailer not included
   std::size_t whole;       // 64-byte blocks read straight from the record
   std::size_t end_blocks;  // 1 or 2 blocks: rest of the record, trailer, padding
-  std::array<std::uint8_t, 2 * sha256_block_bytes>
-      end{};  // those blocks, the record's rest left zero
+  std::array<std::uint8_t, 2 * sha256_block_bytes> end{};  // those blocks, the record's rest left zero
   // Where the record has no rest, its last block is the same for all: round constants + schedule.
   bool end_is_constant;
   alignas(64) std::array<std::uint32_t, 64> end_rounds{};
@@ -50,8 +49,8 @@ Sha256Words sha256_link(const Sha256Words& chain, const Sha256Words& local) noex
 // Appends `count` records that lie one after another from `records` on.
 // Effect: heads[i], tails[i] are the first and the last 16 bytes of chain(i); `chain` is the last one.
 // Nothing is allocated.
-void sha256_chain(const Sha256Record& record, const void* records, std::size_t count,
-                  Sha256Words& chain, Key128* heads, Key128* tails) noexcept;
+void sha256_chain(const Sha256Record& record, const void* records, std::size_t count, Sha256Words& chain,
+                  Key128* heads, Key128* tails) noexcept;
 
 // The 32 bytes of a digest in two halves, and back.
 void sha256_split(const Sha256Words& words, Key128& head, Key128& tail) noexcept;

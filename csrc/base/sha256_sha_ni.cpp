@@ -79,8 +79,7 @@ HKV_SHA_INLINE void compress(State* state, Block* m) {
   for (int s = 0; s < N; ++s) v[s] = state[s];
   HKV_UNROLL
   for (int r = 0; r < 16; ++r) {
-    const __m128i k =
-        _mm_load_si128(reinterpret_cast<const __m128i*>(sha256_round_constants + 4 * r));
+    const __m128i k = _mm_load_si128(reinterpret_cast<const __m128i*>(sha256_round_constants + 4 * r));
     HKV_UNROLL
     for (int s = 0; s < N; ++s) {
       __m128i* const word = m[s].word;
@@ -132,14 +131,12 @@ HKV_SHA_INLINE void store_keys(const State& chain, Key128* head, Key128* tail) {
 }
 
 // Rest of the record, trailer and padding of one lane.
-HKV_SHA_INLINE void fill_end(const Sha256Record& record, const std::uint8_t* bytes,
-                             std::uint8_t* end) {
+HKV_SHA_INLINE void fill_end(const Sha256Record& record, const std::uint8_t* bytes, std::uint8_t* end) {
   std::memcpy(end, bytes + record.whole * sha256_block_bytes, record.bytes % sha256_block_bytes);
 }
 
 // Links `count` local digests to the chain, one after another.
-HKV_SHA void link_all(State& chain, const State* local, std::size_t count, Key128* heads,
-                      Key128* tails) {
+HKV_SHA void link_all(State& chain, const State* local, std::size_t count, Key128* heads, Key128* tails) {
   for (std::size_t i = 0; i < count; ++i) {
     Block block;
     link_block(chain, local[i], block);
@@ -153,8 +150,7 @@ HKV_SHA void link_all(State& chain, const State* local, std::size_t count, Key12
 // Returns: how many of those were linked; lane[link_lane] is the chain.
 HKV_SHA std::size_t four_records(const Sha256Record& record, const std::uint8_t* records,
                                  std::uint8_t (*ends)[2 * sha256_block_bytes], State* lane,
-                                 const State* before, std::size_t to_link, Key128* heads,
-                                 Key128* tails) {
+                                 const State* before, std::size_t to_link, Key128* heads, Key128* tails) {
   const std::size_t varying = record.whole + (record.end_is_constant ? 0 : record.end_blocks);
   std::size_t linked = 0;
   if (!record.end_is_constant) {
@@ -164,9 +160,8 @@ HKV_SHA std::size_t four_records(const Sha256Record& record, const std::uint8_t*
     Block m[lanes + 1];
     HKV_UNROLL
     for (int s = 0; s < lanes; ++s) {
-      const std::uint8_t* bytes = b < record.whole
-                                      ? records + s * record.bytes + b * sha256_block_bytes
-                                      : ends[s] + (b - record.whole) * sha256_block_bytes;
+      const std::uint8_t* bytes = b < record.whole ? records + s * record.bytes + b * sha256_block_bytes
+                                                   : ends[s] + (b - record.whole) * sha256_block_bytes;
       load_block(bytes, m[s]);
     }
     if (linked < to_link) {
@@ -188,9 +183,9 @@ HKV_SHA State one_record(const Sha256Record& record, const std::uint8_t* bytes, 
   fill_end(record, bytes, end);
   for (std::size_t b = 0; b < record.whole + record.end_blocks; ++b) {
     Block block;
-    load_block(b < record.whole ? bytes + b * sha256_block_bytes
-                                : end + (b - record.whole) * sha256_block_bytes,
-               block);
+    load_block(
+        b < record.whole ? bytes + b * sha256_block_bytes : end + (b - record.whole) * sha256_block_bytes,
+        block);
     compress<1>(&local, &block);
   }
   return local;
@@ -206,8 +201,7 @@ bool sha_ni_supported() noexcept {
   return shuffles && (b & bit_SHA) != 0;
 }
 
-HKV_SHA void sha256_blocks_sha_ni(Sha256Words& state, const std::uint8_t* data,
-                                  std::size_t blocks) noexcept {
+HKV_SHA void sha256_blocks_sha_ni(Sha256Words& state, const std::uint8_t* data, std::size_t blocks) noexcept {
   State s = load_state(state);
   for (std::size_t i = 0; i < blocks; ++i) {
     Block block;
@@ -217,9 +211,8 @@ HKV_SHA void sha256_blocks_sha_ni(Sha256Words& state, const std::uint8_t* data,
   store_state(s, state);
 }
 
-HKV_SHA void sha256_chain_sha_ni(const Sha256Record& record, const std::uint8_t* records,
-                                 std::size_t count, Sha256Words& chain, Key128* heads,
-                                 Key128* tails) noexcept {
+HKV_SHA void sha256_chain_sha_ni(const Sha256Record& record, const std::uint8_t* records, std::size_t count,
+                                 Sha256Words& chain, Key128* heads, Key128* tails) noexcept {
   alignas(64) std::uint8_t ends[lanes][2 * sha256_block_bytes];
   for (auto& end : ends) std::memcpy(end, record.end.data(), sizeof end);
   State lane[lanes + 1], before[lanes];
@@ -230,8 +223,8 @@ HKV_SHA void sha256_chain_sha_ni(const Sha256Record& record, const std::uint8_t*
     HKV_UNROLL
     for (int s = 0; s < lanes; ++s) lane[s] = start_state();
     const std::size_t from = done - to_link;
-    const std::size_t linked = four_records(record, records + done * record.bytes, ends, lane,
-                                            before, to_link, heads + from, tails + from);
+    const std::size_t linked = four_records(record, records + done * record.bytes, ends, lane, before,
+                                            to_link, heads + from, tails + from);
     link_all(lane[link_lane], before + linked, to_link - linked, heads + from + linked,
              tails + from + linked);
     HKV_UNROLL

@@ -43,7 +43,8 @@ void Table::find_batch(const Key128* keys, std::size_t stride, std::size_t count
       const std::size_t begin = (g - 2) * group, end = std::min(count, (g - 1) * group);
       for (std::size_t i = begin; i < end; ++i) {
         const DescriptorId id = candidate[g & 1][i - begin];
-        if (id == waits) [[unlikely]] continue;
+        if (id == waits) [[unlikely]]
+          continue;
         Sighting seen;
         if (id != no_descriptor) {
           if ((*this)[id].sight(keys[i * stride], seen.h, seen.b)) [[likely]] {
@@ -63,13 +64,14 @@ void Table::find_batch(const Key128* keys, std::size_t stride, std::size_t count
 }
 
 // Keys whose first line had no slot of their tag; their second lines are under way already.
-void Table::find_waiting(const Key128* keys, std::size_t stride, const std::size_t* waiting, std::size_t count,
-                         Sighting* out) const {
+void Table::find_waiting(const Key128* keys, std::size_t stride, const std::size_t* waiting,
+                         std::size_t count, Sighting* out) const {
   for (std::size_t i = 0; i < count; ++i) {
     const Key128 key = keys[waiting[i] * stride];
     const Line& line = lines_[candidate_line(key, 1)];
     const unsigned bits = line.match(Slot::tag_of(key));
-    if (bits != 0) __builtin_prefetch(&descriptors_[index(Slot(line.slot[std::countr_zero(bits)].load()).id())]);
+    if (bits != 0)
+      __builtin_prefetch(&descriptors_[index(Slot(line.slot[std::countr_zero(bits)].load()).id())]);
   }
   for (std::size_t i = 0; i < count; ++i) out[waiting[i]] = find_beyond(keys[waiting[i] * stride]);
 }

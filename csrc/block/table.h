@@ -41,8 +41,8 @@ namespace hkv {
 enum class Placed : std::uint8_t {
   Found,     // a live descriptor of the key was there
   Inserted,  // a new one is
-  Private,   // every candidate line is full, or an unfinished insert of the same key stands lower: not findable
-  Full,      // no free descriptor
+  Private,  // every candidate line is full, or an unfinished insert of the same key stands lower: not findable
+  Full,     // no free descriptor
 };
 
 struct Placement {
@@ -54,7 +54,8 @@ class Table {
  public:
   // Requires: `lines` has line_count lines, `descriptors` and `notes` have as many entries as `ids` counts;
   // all outlive it. notes[id] is a side array of hints about one life; it is 0 when a life begins.
-  Table(Line* lines, std::uint32_t line_count, Descriptor* descriptors, Atom<std::uint32_t>* notes, IdPool& ids)
+  Table(Line* lines, std::uint32_t line_count, Descriptor* descriptors, Atom<std::uint32_t>* notes,
+        IdPool& ids)
       : lines_(lines), line_count_(line_count), descriptors_(descriptors), notes_(notes), ids_(ids) {}
 
   // Lines for so many descriptors, all in use: a load of 0.4.
@@ -68,7 +69,8 @@ class Table {
   // Progress: wait-free.
   Sighting find(Key128 key) const {
     Sighting seen = find_in(lines_[first_line(key)], key);
-    if (!seen.found() && lines_[first_line(key)].overflowed.load() != 0) [[unlikely]] seen = find_beyond(key);
+    if (!seen.found() && lines_[first_line(key)].overflowed.load() != 0) [[unlikely]]
+      seen = find_beyond(key);
     return seen;
   }
 
@@ -105,7 +107,8 @@ class Table {
   }
   std::uint32_t candidate_line(Key128 key, int which) const {
     const std::uint64_t stride = line_count_ == 1 ? 0 : 1 + scale(key.hi, line_count_ - 1);
-    return static_cast<std::uint32_t>((first_line(key) + stride * static_cast<std::uint64_t>(which)) % line_count_);
+    return static_cast<std::uint32_t>((first_line(key) + stride * static_cast<std::uint64_t>(which)) %
+                                      line_count_);
   }
   // The candidates after the first. Keys in a batch wait for theirs until so many do.
   static constexpr std::size_t max_waiting = 16;

@@ -35,8 +35,7 @@ Key128 head_of(const Sha256Words& words) {
 }
 
 // What follows the ids in body(): the media spans, their number and the number of ids.
-void add_frames(Sha256& message, const std::vector<MediaSpan>& media, std::int64_t from,
-                std::int64_t n) {
+void add_frames(Sha256& message, const std::vector<MediaSpan>& media, std::int64_t from, std::int64_t n) {
   const MediaRange range = media_touching(media, from, from + n);
   for (std::size_t i = range.first; i < range.last; ++i) {
     message.update_u64(static_cast<std::uint64_t>(media[i].offset));
@@ -52,8 +51,7 @@ Sha256Record unit_record(std::int64_t unit_tokens) {
   std::uint8_t trailer[16 + tag_bytes] = {};
   std::memcpy(trailer + 8, &unit_tokens, sizeof unit_tokens);
   std::memcpy(trailer + 16, unit_tag, tag_bytes);
-  return Sha256Record(static_cast<std::size_t>(unit_tokens) * sizeof(std::uint32_t), trailer,
-                      sizeof trailer);
+  return Sha256Record(static_cast<std::size_t>(unit_tokens) * sizeof(std::uint32_t), trailer, sizeof trailer);
 }
 
 void check_unit(std::int64_t unit_tokens) {
@@ -67,8 +65,7 @@ void check_unit(std::int64_t unit_tokens) {
               token_text(tokens, index) + " at index " + std::to_string(index)};
 }
 
-void read_or_refuse(const TokenView& tokens, std::int64_t from, std::int64_t n,
-                    std::uint32_t* out) {
+void read_or_refuse(const TokenView& tokens, std::int64_t from, std::int64_t n, std::uint32_t* out) {
   const std::int64_t bad = read_tokens(tokens, from, n, out);
   if (bad >= 0) refuse_token(tokens, bad);
 }
@@ -97,13 +94,12 @@ Sha256Words KeyChain::identity_root(std::int64_t unit_tokens,
   check_unit(unit_tokens);
   Sha256 message;
   message.update_u64(static_cast<std::uint64_t>(unit_tokens));
-  for (const std::string_view part : parts)
-    message.update_u64(part.size()).update(part.data(), part.size());
+  for (const std::string_view part : parts) message.update_u64(part.size()).update(part.data(), part.size());
   return message.update(root_tag, tag_bytes).finish();
 }
 
-std::shared_ptr<KeyChain> KeyChain::build(const Sha256Words& root, std::int64_t unit_tokens,
-                                          TokenView tokens, std::vector<MediaSpan> media) {
+std::shared_ptr<KeyChain> KeyChain::build(const Sha256Words& root, std::int64_t unit_tokens, TokenView tokens,
+                                          std::vector<MediaSpan> media) {
   check_unit(unit_tokens);
   check_media(media, tokens.count);
   std::shared_ptr<KeyChain> chain(new KeyChain);
@@ -115,15 +111,12 @@ std::shared_ptr<KeyChain> KeyChain::build(const Sha256Words& root, std::int64_t 
   return chain;
 }
 
-std::shared_ptr<KeyChain> KeyChain::from_hashes(std::vector<Key128> keys,
-                                                std::int64_t unit_tokens) {
+std::shared_ptr<KeyChain> KeyChain::from_hashes(std::vector<Key128> keys, std::int64_t unit_tokens) {
   check_unit(unit_tokens);
   std::shared_ptr<KeyChain> chain(new KeyChain);
   chain->unit_tokens_ = unit_tokens;
-  chain->root_ = Sha256()
-                     .update_u64(static_cast<std::uint64_t>(unit_tokens))
-                     .update(hashes_tag, tag_bytes)
-                     .finish();
+  chain->root_ =
+      Sha256().update_u64(static_cast<std::uint64_t>(unit_tokens)).update(hashes_tag, tag_bytes).finish();
   chain->root_key_ = head_of(chain->root_);
   chain->has_tokens_ = false;
   chain->end_unit_ = static_cast<std::int64_t>(keys.size());
@@ -134,8 +127,7 @@ std::shared_ptr<KeyChain> KeyChain::from_hashes(std::vector<Key128> keys,
 
 std::shared_ptr<KeyChain> KeyChain::extend(TokenView tokens, std::vector<MediaSpan> media) const {
   if (!has_tokens_) {
-    throw Error{ErrorCode::ArgumentError, "parent", "keys made from tokens",
-                "keys made from hashes"};
+    throw Error{ErrorCode::ArgumentError, "parent", "keys made from tokens", "keys made from hashes"};
   }
   const std::int64_t start = end_unit_ * unit_tokens_;
   if (tokens.count > std::numeric_limits<std::int64_t>::max() - start) {
@@ -163,16 +155,14 @@ std::shared_ptr<KeyChain> KeyChain::extend(TokenView tokens, std::vector<MediaSp
   return chain;
 }
 
-std::shared_ptr<KeyChain> KeyChain::slice(std::int64_t begin, std::int64_t end,
-                                          bool keep_rest) const {
+std::shared_ptr<KeyChain> KeyChain::slice(std::int64_t begin, std::int64_t end, bool keep_rest) const {
   HKV_CHECK(begin_unit_ <= begin && begin <= end && end <= end_unit_);
   std::shared_ptr<KeyChain> chain(new KeyChain(*this));
   chain->begin_unit_ = begin;
   chain->end_unit_ = end;
   if (keep_rest && end == end_unit_) return chain;
   chain->rest_.clear();
-  std::erase_if(chain->media_,
-                [&](const MediaSpan& span) { return span.offset >= end * unit_tokens_; });
+  std::erase_if(chain->media_, [&](const MediaSpan& span) { return span.offset >= end * unit_tokens_; });
   return chain;
 }
 
@@ -218,16 +208,14 @@ void KeyChain::hash_units(const TokenView& tokens, std::int64_t from_unit) {
     // Up to the next unit with media, and that one by itself.
     const std::int64_t start = unit * unit_tokens_;
     const MediaRange ahead = media_touching(media_, start, end_unit_ * unit_tokens_);
-    const std::int64_t media_unit = ahead.first == ahead.last
-                                        ? end_unit_
-                                        : std::max(media_[ahead.first].offset / unit_tokens_, unit);
+    const std::int64_t media_unit =
+        ahead.first == ahead.last ? end_unit_ : std::max(media_[ahead.first].offset / unit_tokens_, unit);
     const bool by_itself = media_unit == unit;
     std::int64_t n = by_itself ? 1 : media_unit - unit;
     const void* ids;
     n = std::min(n, per_portion);
     if (tokens.is_words()) {
-      const std::int64_t bad =
-          check_words(tokens, (unit - from_unit) * unit_tokens_, n * unit_tokens_);
+      const std::int64_t bad = check_words(tokens, (unit - from_unit) * unit_tokens_, n * unit_tokens_);
       if (bad >= 0) refuse_token(tokens, bad);
       ids = tokens.data + (unit - from_unit) * static_cast<std::int64_t>(record.bytes);
     } else {
@@ -284,12 +272,9 @@ bool KeyChain::equals(const KeyChain& other) const {
     return false;
   }
   // A key names everything before it, so the slice decides, and the last key or the root where it is empty.
-  if (!std::equal(keys() + begin_unit_, keys() + end_unit_, other.keys() + begin_unit_))
-    return false;
-  if (begin_unit_ == end_unit_ && !(parent_key(end_unit_) == other.parent_key(end_unit_)))
-    return false;
-  return rest_.empty() ||
-         tip_key(end_unit_, rest_tokens()) == other.tip_key(end_unit_, rest_tokens());
+  if (!std::equal(keys() + begin_unit_, keys() + end_unit_, other.keys() + begin_unit_)) return false;
+  if (begin_unit_ == end_unit_ && !(parent_key(end_unit_) == other.parent_key(end_unit_))) return false;
+  return rest_.empty() || tip_key(end_unit_, rest_tokens()) == other.tip_key(end_unit_, rest_tokens());
 }
 
 }  // namespace hkv

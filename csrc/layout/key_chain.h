@@ -60,8 +60,8 @@ class KeyChain {
   // Names every whole unit of `tokens`. The view is kept; a partial last unit is copied now, so that the
   // tip which is published is the one that was hashed.
   // Throws: ArgumentError (unit_tokens, tokens, media); nothing has changed.
-  static std::shared_ptr<KeyChain> build(const Sha256Words& root, std::int64_t unit_tokens,
-                                         TokenView tokens, std::vector<MediaSpan> media);
+  static std::shared_ptr<KeyChain> build(const Sha256Words& root, std::int64_t unit_tokens, TokenView tokens,
+                                         std::vector<MediaSpan> media);
 
   // An engine's own hashes, 16 bytes each. Such a chain has no tokens, so no tips and no continuation.
   static std::shared_ptr<KeyChain> from_hashes(std::vector<Key128> keys, std::int64_t unit_tokens);

@@ -48,8 +48,7 @@ std::string text_of(const std::byte* at) {
 
 }  // namespace
 
-std::int64_t read_tokens(const TokenView& view, std::int64_t from, std::int64_t n,
-                         std::uint32_t* out) {
+std::int64_t read_tokens(const TokenView& view, std::int64_t from, std::int64_t n, std::uint32_t* out) {
   if (n <= 0) return -1;
   const std::byte* at = view.data + from * view.stride_bytes;
   const std::int64_t stride = view.stride_bytes;
@@ -113,8 +112,7 @@ void check_media(std::vector<MediaSpan>& spans, std::int64_t tokens) {
       throw Error{ErrorCode::ArgumentError, "media", expected, span_text(span)};
     };
     if (span.offset < 0 || span.length <= 0) refuse("(offset >= 0, length >= 1, digest)");
-    if (span.offset > tokens || span.length > tokens - span.offset)
-      refuse("spans within the sequence");
+    if (span.offset > tokens || span.length > tokens - span.offset) refuse("spans within the sequence");
     if (span.digest.empty()) refuse("a digest of at least one byte");
     if (span.offset < free_from) refuse("spans that do not overlap");
     free_from = span.end();
@@ -123,13 +121,11 @@ void check_media(std::vector<MediaSpan>& spans, std::int64_t tokens) {
 
 MediaRange media_touching(const std::vector<MediaSpan>& spans, std::int64_t from, std::int64_t to) {
   // Spans are disjoint and sorted, so their ends are sorted too.
-  const auto first =
-      std::upper_bound(spans.begin(), spans.end(), from,
-                       [](std::int64_t at, const MediaSpan& s) { return at < s.end(); });
-  const auto last = std::lower_bound(
-      first, spans.end(), to, [](const MediaSpan& s, std::int64_t at) { return s.offset < at; });
-  return {static_cast<std::size_t>(first - spans.begin()),
-          static_cast<std::size_t>(last - spans.begin())};
+  const auto first = std::upper_bound(spans.begin(), spans.end(), from,
+                                      [](std::int64_t at, const MediaSpan& s) { return at < s.end(); });
+  const auto last = std::lower_bound(first, spans.end(), to,
+                                     [](const MediaSpan& s, std::int64_t at) { return s.offset < at; });
+  return {static_cast<std::size_t>(first - spans.begin()), static_cast<std::size_t>(last - spans.begin())};
 }
 
 }  // namespace hkv

@@ -26,8 +26,7 @@ struct TokenView {
 
 // Writes ids [from, from + n) as uint32 to `out`.
 // Returns: -1, or the index of the first id that is not in [0, 2**32).
-std::int64_t read_tokens(const TokenView& view, std::int64_t from, std::int64_t n,
-                         std::uint32_t* out);
+std::int64_t read_tokens(const TokenView& view, std::int64_t from, std::int64_t n, std::uint32_t* out);
 
 // The same without a copy. Requires: is_words().
 std::int64_t check_words(const TokenView& view, std::int64_t from, std::int64_t n);

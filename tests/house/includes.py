@@ -52,9 +52,7 @@ def ranks(root: Path) -> list[str]:
             elif target not in RANKS or not (root / "csrc" / name).exists():
                 found.append(f'{where}: "{name}" is not a file under csrc')
             elif target != folder and RANKS[target] >= RANKS[folder]:
-                found.append(
-                    f"{where}: {folder} (rank {RANKS[folder]}) includes {target} (rank {RANKS[target]})"
-                )
+                found.append(f"{where}: {folder} (rank {RANKS[folder]}) includes {target} (rank {RANKS[target]})")
     return found
 
 

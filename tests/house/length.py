@@ -19,9 +19,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 
 _AS_THEY_CAME = "bench/limits"  # the limit programs are used unchanged
 _SUFFIXES = (".h", ".hpp", ".cpp", ".cuh", ".cu", ".py")
-_NOT_A_FUNCTION = re.compile(
-    r"^\s*(template\s*<[^{]*>\s*)?(inline\s+)?(namespace|class|struct|union|enum|extern)\b"
-)
+_NOT_A_FUNCTION = re.compile(r"^\s*(template\s*<[^{]*>\s*)?(inline\s+)?(namespace|class|struct|union|enum|extern)\b")
 _NAME = re.compile(r"([~\w:]+|operator\s*\S+)\s*\(")
 
 
@@ -32,9 +30,7 @@ def _measured(root: Path) -> list[Path]:
 def file_lines(root: Path, exceptions: dict[str, int] | None = None) -> list[str]:
     """Find files that are too long, and exceptions whose number is not the file's."""
     exceptions = LONG_FILES if exceptions is None else exceptions
-    sizes = {
-        shown(root, path): len(path.read_text(encoding="utf-8").splitlines()) for path in _measured(root)
-    }
+    sizes = {shown(root, path): len(path.read_text(encoding="utf-8").splitlines()) for path in _measured(root)}
     return _ratchet(sizes, exceptions, FILE_LINES)
 
 
@@ -52,9 +48,7 @@ def function_lines(root: Path, exceptions: dict[str, int] | None = None) -> list
 
 
 def _ratchet(sizes: dict[str, int], exceptions: dict[str, int], limit: int) -> list[str]:
-    found = [
-        f"{k}: {n} lines, at most {limit}" for k, n in sizes.items() if n > limit and k not in exceptions
-    ]
+    found = [f"{k}: {n} lines, at most {limit}" for k, n in sizes.items() if n > limit and k not in exceptions]
     for key, allowed in exceptions.items():
         now = sizes.get(key)
         if now is None:
@@ -88,9 +82,7 @@ def cpp_functions(text: str) -> list[tuple[str, int]]:
     last ``;``, ``{`` or ``}`` and a brace is its head; a head with parentheses that declares no type or
     namespace opens a function.
     """
-    code = re.sub(
-        r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: "\n" * m.group().count("\n"), code_of(text), flags=re.M
-    )
+    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: "\n" * m.group().count("\n"), code_of(text), flags=re.M)
     measured = []
     stack: list[tuple[str, str, int]] = []  # what the brace opened, its head, its line
     head, line, inside = "", 1, False

@@ -22,9 +22,7 @@ COMMENT_REACH = 4  # lines
 _SITE = re.compile(r"\bat\(\s*(\d+)\s*,\s*(?:hkv::)?(\w+)\s*\)")
 _COMMENT = re.compile(r"\((\d+)\)\s.*?(synchronizes-with|orders-with)\s\(([\d, ]+)\)")
 _BARE = re.compile(r"[(,]\s*(?:hkv::)?(acquire|release|acq_rel|seq_cst)\s*[,)]")
-_STANDARD = re.compile(
-    r"\bstd::atomic\w*\b|\bstd::memory_order\w*|\bmemory_order_\w+|\b__(?:atomic|sync)_\w+"
-)
+_STANDARD = re.compile(r"\bstd::atomic\w*\b|\bstd::memory_order\w*|\bmemory_order_\w+|\b__(?:atomic|sync)_\w+")
 _ACQUIRES = {"acquire", "acq_rel", "seq_cst"}
 _RELEASES = {"release", "acq_rel", "seq_cst"}
 
@@ -104,9 +102,7 @@ def _site_findings(number: int, sites: list[Site], edges: list[Edge]) -> list[st
     return found
 
 
-def _edge_findings(
-    number: int, site: Site, edge: Edge, sites: dict[int, Site], edges: dict[int, Edge]
-) -> list[str]:
+def _edge_findings(number: int, site: Site, edge: Edge, sites: dict[int, Site], edges: dict[int, Edge]) -> list[str]:
     found = []
     for other in sorted(edge.others):
         pair = f"({number}) {edge.verb} ({other})"

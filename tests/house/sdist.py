@@ -41,13 +41,9 @@ def listing(archive: Path) -> dict[str, int]:
 
 def disallowed(names: dict[str, int]) -> list[str]:
     """Find names that have no place in an sdist, names that it lacks, and files that are too large."""
-    found = [
-        f"{name}: not on the allow-list of the sdist" for name in sorted(names) if not ALLOWED.fullmatch(name)
-    ]
+    found = [f"{name}: not on the allow-list of the sdist" for name in sorted(names) if not ALLOWED.fullmatch(name)]
     found += [f"{name}: missing in the sdist" for name in sorted(NEEDED - names.keys())]
-    found += [
-        f"{name}: {size} bytes in the sdist" for name, size in sorted(names.items()) if size > LARGEST_BYTES
-    ]
+    found += [f"{name}: {size} bytes in the sdist" for name, size in sorted(names.items()) if size > LARGEST_BYTES]
     return found
 
 

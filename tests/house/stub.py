@@ -14,10 +14,7 @@ import tempfile
 from pathlib import Path
 
 STUB = "python/hybridkv/_core.pyi"
-HEAD = (
-    "# SPDX-License-Identifier: Apache-2.0\n"
-    "# Written by tests/house/stub.py from the built module; do not edit.\n"
-)
+HEAD = "# SPDX-License-Identifier: Apache-2.0\n# Written by tests/house/stub.py from the built module; do not edit.\n"
 
 
 def generated() -> str:
@@ -41,9 +38,7 @@ def differences(root: Path, text: str) -> list[str]:
     """Find lines in which the committed stub is not `text`."""
     path = root / STUB
     committed = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = difflib.unified_diff(
-        committed.splitlines(), text.splitlines(), STUB, "the module", n=0, lineterm=""
-    )
+    lines = difflib.unified_diff(committed.splitlines(), text.splitlines(), STUB, "the module", n=0, lineterm="")
     return [f"{STUB}: {line}" for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 

@@ -140,7 +140,5 @@ def test_the_module_runs_and_importing_it_brings_no_extra() -> None:
     program = "import sys, hybridkv.cli; print(sorted({'torch', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    done = subprocess.run(
-        [sys.executable, "-m", "hybridkv", "--version"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "hybridkv", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("hybridkv ")

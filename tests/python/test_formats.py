@@ -104,9 +104,7 @@ def test_every_field_is_tried() -> None:
 @pytest.mark.parametrize("field", OTHER)
 def test_a_changed_field_is_told_with_what_it_means(field: str) -> None:
     theirs = replace(FULL, **{field: OTHER[field]})
-    severity = (
-        "cosmetic" if field == "producer" else "convertible" if field in CONVERTIBLE else "incompatible"
-    )
+    severity = "cosmetic" if field == "producer" else "convertible" if field in CONVERTIBLE else "incompatible"
     assert FULL.diff(theirs) == [FieldDiff(field, getattr(FULL, field), getattr(theirs, field), severity)]
     expected = {
         "cosmetic": Compatibility.EXACT,
@@ -143,9 +141,7 @@ def test_fingerprints_are_the_same_in_every_process() -> None:
     ours = KvFormat("a", "bfloat16", theta=10000.0, yarn={"a": 2, "b": 1.0}).fingerprint.hex()
     for seed in ("0", "1"):
         env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(p for p in sys.path if p)}
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
         assert done.stdout.strip() == ours
 
 

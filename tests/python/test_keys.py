@@ -331,9 +331,7 @@ def test_slices() -> None:
     assert keys[2:2] != block_keys([5, *ids[1:]], 16)[2:2]  # empty, but chained to other tokens
 
 
-@pytest.mark.parametrize(
-    "index", [0, -1, slice(None, None, 2), slice(None, None, -1), slice("a", None), "a", None]
-)
+@pytest.mark.parametrize("index", [0, -1, slice(None, None, 2), slice(None, None, -1), slice("a", None), "a", None])
 def test_bad_indices_are_refused(index: Any) -> None:
     with pytest.raises(ArgumentError) as refused:
         block_keys(range(70), 16)[index]

@@ -116,8 +116,7 @@ def sequences(draw: st.DrawFn) -> tuple[list[int], int, list[Span], list[int]]:
     cuts = sorted(draw(st.lists(st.integers(0, count), max_size=4)))
     edges = sorted(draw(st.sets(st.integers(0, count), max_size=6)))
     media = [
-        (a, b - a, draw(st.binary(min_size=1, max_size=40)))
-        for a, b in zip(edges[::2], edges[1::2], strict=False)
+        (a, b - a, draw(st.binary(min_size=1, max_size=40))) for a, b in zip(edges[::2], edges[1::2], strict=False)
     ]
     return ids, unit, media, cuts
 

@@ -61,9 +61,7 @@ def test_an_unknown_path_is_refused() -> None:
     assert _core.sha256_path() == before
 
 
-@pytest.mark.parametrize(
-    ("wish", "given"), [("portable", "portable"), ("sha_ni", PATHS[-1]), ("", PATHS[-1])]
-)
+@pytest.mark.parametrize(("wish", "given"), [("portable", "portable"), ("sha_ni", PATHS[-1]), ("", PATHS[-1])])
 def test_the_environment_chooses_the_path(wish: str, given: str) -> None:
     script = "from hybridkv import _core; print(_core.sha256_path())"
     env = {**os.environ, "HYBRIDKV_SHA256": wish, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -121,9 +121,7 @@ def test_layout(name: str) -> None:
     assert found == groups
     for group in spec.groups:
         assert group.block_tokens == spec.unit_tokens == 256 and group.format is not None
-        assert (
-            group.row_bytes is not None and group.row_bytes * (group.rows_per_page or 1) == group.page_bytes
-        )
+        assert group.row_bytes is not None and group.row_bytes * (group.rows_per_page or 1) == group.page_bytes
 
 
 def test_every_family_has_a_configuration() -> None:
@@ -148,9 +146,7 @@ def test_one_model_has_one_format_however_its_rotation_is_told() -> None:
     }
     assert CacheSpec.from_config(modern) == CacheSpec.from_config(legacy)
     modern["rope_parameters"]["compress"]["factor"] = 8
-    assert (
-        CacheSpec.from_config(modern)["csa"].fingerprint != CacheSpec.from_config(legacy)["csa"].fingerprint
-    )
+    assert CacheSpec.from_config(modern)["csa"].fingerprint != CacheSpec.from_config(legacy)["csa"].fingerprint
 
     legacy = read("llama-3.1-8b")
     modern = {k: v for k, v in legacy.items() if k not in ("rope_scaling", "rope_theta")}
@@ -242,9 +238,7 @@ def test_one_model_has_one_format_however_its_rotation_is_told() -> None:
         ("qwen3-next-defaults", "linear_num_key_heads", {"linear_num_key_heads": None}),
     ],
 )
-def test_missing_and_contradictory_fields_are_refused_by_name(
-    name: str, field: str, change: dict[str, Any]
-) -> None:
+def test_missing_and_contradictory_fields_are_refused_by_name(name: str, field: str, change: dict[str, Any]) -> None:
     refused(field, {**read(name), **change})
 
 
@@ -266,9 +260,7 @@ def test_missing_and_contradictory_fields_are_refused_by_name(
         ("qwen3.5-27b", "mamba_ssm_dtype", {"mamba_ssm_dtype": "fp4"}),
     ],
 )
-def test_fields_of_the_nested_text_model_are_refused_by_name(
-    name: str, field: str, change: dict[str, Any]
-) -> None:
+def test_fields_of_the_nested_text_model_are_refused_by_name(name: str, field: str, change: dict[str, Any]) -> None:
     config = read(name)
     config["text_config"].update(change)
     refused(field, config)

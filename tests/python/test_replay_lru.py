@@ -123,9 +123,7 @@ def test_the_prefix_that_needs_room_keeps_what_it_holds() -> None:
     longer = keys_of(5, 6, 7)
     assert order.make_room(chunk_names(longer, 1), ())
     assert cache.calls == [([old.digests[0].tobytes()], None)]
-    assert not order.make_room(
-        chunk_names(keys_of(5, 6, 7, 8), 1), ()
-    )  # longer than the pools: nothing is lost
+    assert not order.make_room(chunk_names(keys_of(5, 6, 7, 8), 1), ())  # longer than the pools: nothing is lost
     assert len(cache.calls) == 1
     assert order.history() == list(reversed(chunk_names(own, 1)))
 

@@ -33,9 +33,7 @@ def trace_of(tmp_path: Path, rows: list[Any], **options: Any) -> Trace:
 
 
 def test_requests_keep_order_lengths_and_ids(tmp_path: Path) -> None:
-    trace = trace_of(
-        tmp_path, [row(14, [1, 2, 3, 4], 5), row(8, [1, 2], session=3), row(3, [])], block_tokens=4
-    )
+    trace = trace_of(tmp_path, [row(14, [1, 2, 3, 4], 5), row(8, [1, 2], session=3), row(3, [])], block_tokens=4)
     assert [r.index for r in trace.requests] == [0, 1, 2]
     assert [r.input_tokens for r in trace.requests] == [14, 8, 3]
     assert [r.output_tokens for r in trace.requests] == [5, 0, 0]

@@ -142,9 +142,7 @@ def test_group_refuses_a_name_that_is_no_text(name: Any) -> None:
 
 def test_group_tells_which_layer_and_how_many_rows() -> None:
     assert refused(SpecError, "layers", lambda: group(layers=[0, 1, 2, 1])).got == 1
-    assert "room for 11 rows" in str(
-        refused(SpecError, "page_bytes", lambda: group(row_bytes=100, rows_per_page=11))
-    )
+    assert "room for 11 rows" in str(refused(SpecError, "page_bytes", lambda: group(row_bytes=100, rows_per_page=11)))
 
 
 def test_group_accepts_what_stands_at_the_edge() -> None:
@@ -398,18 +396,14 @@ def test_cost_of_a_boundary_equals_a_naive_maximum() -> None:
         ]
         spec = CacheSpec(2, groups)
         step = spec.boundary_tokens
-        period = math.lcm(
-            step, *(g.coverage.parameter or 1 for g in groups), *(g.block_tokens or 1 for g in groups)
-        )
+        period = math.lcm(step, *(g.coverage.parameter or 1 for g in groups), *(g.block_tokens or 1 for g in groups))
         period = min(period, 40_000)
         lengths = range(step, 2 * period + 256, step)
         for g in spec.groups:
             if isinstance(g.coverage, Prefix):
                 assert g.name not in spec.boundary_bytes
                 continue
-            most = max(
-                len({p // (g.block_tokens or 1) for p in naive_tokens(g.coverage, t)}) for t in lengths[:400]
-            )
+            most = max(len({p // (g.block_tokens or 1) for p in naive_tokens(g.coverage, t)}) for t in lengths[:400])
             assert spec.boundary_bytes[g.name] >= most * 1024
             if len(lengths) <= 400:
                 assert spec.boundary_bytes[g.name] == most * 1024, (spec, g.name)
@@ -418,9 +412,7 @@ def test_cost_of_a_boundary_equals_a_naive_maximum() -> None:
 def test_groups_declared_alike_have_one_fingerprint() -> None:
     base = group("a", block_tokens=16, row_bytes=64, rows_per_page=16, layers=[0, 1])
     assert len(base.fingerprint) == 16
-    alike = group(
-        "b", block_tokens=16, row_bytes=64, rows_per_page=16, layers=["x", "y"], alignment=8
-    )
+    alike = group("b", block_tokens=16, row_bytes=64, rows_per_page=16, layers=["x", "y"], alignment=8)
     assert base.fingerprint == alike.fingerprint
     changed = [
         {"page_bytes": 2048},

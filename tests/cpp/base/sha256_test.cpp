@@ -33,8 +33,7 @@ std::string hex(const Sha256Words& words) {
 
 std::vector<std::uint8_t> sample(std::size_t bytes, std::uint32_t seed) {
   std::vector<std::uint8_t> out(bytes);
-  for (auto& byte : out)
-    byte = static_cast<std::uint8_t>((seed = seed * 1664525u + 1013904223u) >> 24);
+  for (auto& byte : out) byte = static_cast<std::uint8_t>((seed = seed * 1664525u + 1013904223u) >> 24);
   return out;
 }
 
@@ -53,8 +52,7 @@ class Choice {
 HKV_TEST("the vectors of the standard come out on every path") {
   for (const Sha256Path path : paths()) {
     const Choice choice(path);
-    EXPECT_EQ(hex(Sha256().finish()),
-              "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    EXPECT_EQ(hex(Sha256().finish()), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     EXPECT_EQ(hex(Sha256().update("abc", 3).finish()),
               "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     const std::string two = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
@@ -120,10 +118,8 @@ HKV_TEST("a chain is the digests of its definition, whatever the record's length
         std::vector<Key128> heads(count), tails(count);
         sha256_chain(record, odd, count, chain, heads.data(), tails.data());
         for (std::size_t i = 0; i < count; ++i) {
-          const Sha256Words local = Sha256()
-                                        .update(odd + i * bytes, bytes)
-                                        .update(trailer.data(), trailer.size())
-                                        .finish();
+          const Sha256Words local =
+              Sha256().update(odd + i * bytes, bytes).update(trailer.data(), trailer.size()).finish();
           const auto parent = sha256_bytes(expected), child = sha256_bytes(local);
           expected = Sha256().update(parent.data(), 28).update(child.data(), 27).finish();
           EXPECT(sha256_join(heads[i], tails[i]) == expected);
@@ -145,8 +141,7 @@ HKV_TEST("a chain taken in two calls is the chain taken in one") {
     for (std::size_t cut = 0; cut <= 23; ++cut) {
       Sha256Words chain = sha256_start;
       sha256_chain(record, records.data(), cut, chain, other.data(), rest.data());
-      sha256_chain(record, records.data() + 64 * cut, 23 - cut, chain, other.data() + cut,
-                   rest.data() + cut);
+      sha256_chain(record, records.data() + 64 * cut, 23 - cut, chain, other.data() + cut, rest.data() + cut);
       EXPECT(chain == whole);
       EXPECT(heads == other);
       EXPECT(tails == rest);

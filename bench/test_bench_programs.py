@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C++ programs: built by `make bench`, run here, their figures put into the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_FOLDER = os.environ.get("HYBRIDKV_BENCH_PROGRAMS")
+
+# Figure -> (what, must, aim): medians of ratios within one round; all but the reader beside a writer shall be large.
+_RATIOS = {
+    "hit_of_limit": ("two-line limit over hit", 0.60, 0.75),
+    "hit_of_limit_x2": ("two-line limit over hit, two readers", 0.60, 0.75),
+    "hit_of_pairs": ("pairs of lines in one stream over hit", None, None),
+    "miss_of_limit": ("one-line limit over miss", None, None),
+    "readers_1_to_2": ("hits a second, two readers over one", 1.85, None),
+    "beside_writer": ("reader beside a writer over alone", 1.10, None),
+    "boost_hit": ("boost::unordered_flat_map's hit over ours", None, None),
+    "boost_miss": ("boost::unordered_flat_map's miss over ours", None, None),
+    "std_hit": ("std::unordered_map's hit over ours", None, None),
+    "std_miss": ("std::unordered_map's miss over ours", None, None),
+}
+_TIMES = ("line", "descriptor", "hit", "miss", "aged_hit", "aged_miss", "boost_hit", "boost_miss", "update")
+
+
+def figures_of(program: str, smoke: bool) -> dict[str, float]:
+    if _FOLDER is None:
+        pytest.skip("HYBRIDKV_BENCH_PROGRAMS does not name the folder of the built programs (make bench does)")
+    path = Path(_FOLDER) / f"bench_{program}"
+    assert path.exists(), f"{path} was not built"
+    command = [str(path), "--json", *(["--smoke"] if smoke else [])]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    figures: dict[str, float] = json.loads(run.stdout)
+    return figures
+
+
+def test_look_up(timer, smoke):
+    figures = timer.benchmark.pedantic(figures_of, args=("lookup", smoke), rounds=1)
+    sizes = ["16Ki"] if smoke else ["1Mi", "16Mi"]
+    for size in sizes:
+        assert f"{size}_unplaced" not in figures
+        assert figures[f"{size}_hit_ns"] > 0 and figures[f"{size}_found"] == 1 and figures[f"{size}_false_hits"] == 0
+        for name, (operation, must, aim) in _RATIOS.items():
+            if f"{size}_{name}" not in figures:
+                continue
+            value = figures[f"{size}_{name}"]
+            timer.figure(f"{operation}, {size} entries", [value], must=must, aim=aim, unit="times",
+                         at_least=name != "beside_writer")  # fmt: skip
+        for name in _TIMES:
+            if f"{size}_{name}_ns" in figures:
+                timer.figure(f"{name.replace('_', ' ')}, {size} entries", [figures[f"{size}_{name}_ns"]], unit="ns")
+
+
+def test_planes(timer, smoke):
+    figures = timer.benchmark.pedantic(figures_of, args=("planes", smoke), rounds=1)
+    assert all(value == 0 for name, value in figures.items() if name.endswith("_differ"))
+    if not smoke:
+        timer.figure("longest length, planes of 65536 x 6", [figures["planes_65536_ns"]], must=300, unit="ns")
+        timer.figure("the same, 4096 x 6 (1M tokens at unit 256)", [figures["planes_4096_ns"]], unit="ns")
+
+
+def test_match_in_the_core(timer, smoke):
+    figures = timer.benchmark.pedantic(figures_of, args=("match", smoke), rounds=1)
+    for name, value in figures.items():
+        what, _, unit = name.rpartition(" ")
+        if unit == "tokens":
+            assert value > 0
+        else:
+            timer.figure(f"core: {what}", [value], unit=unit)
+
+
+def test_key_chain(timer, smoke):
+    """Prints its own table; it must run."""
+    if _FOLDER is None:
+        pytest.skip("HYBRIDKV_BENCH_PROGRAMS does not name the folder of the built programs (make bench does)")
+    command = [str(Path(_FOLDER) / "bench_sha256_chain"), *(["--smoke"] if smoke else [])]
+    run = timer.benchmark.pedantic(
+        subprocess.run, args=(command,), kwargs={"capture_output": True, "text": True, "check": True}, rounds=1
+    )
+    assert "chain" in run.stdout
+    if not smoke:
+        for line in run.stdout.splitlines():
+            timer.note(line)
