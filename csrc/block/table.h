@@ -22,9 +22,9 @@
 //     slot read again after H is final still, an id is reused only after its slot was cleared, so that H
 //     belongs to that slot. Thus a stopped inserter delays nobody.
 //  3. A final slot is cleared by the eraser of its life alone: the one whose CAS leaves B empty under a
-//     closed H. Why exactly one: see erase().
+//     closed H. Why exactly one: see erase_if_empty().
 //  4. A slot is a hint. The key in the descriptor, read within one life (descriptor.h invariant 1), decides.
-// Edges: (12) insert CAS -> (13), (14) scan: who sees the slot sees the key and the opened words behind it;
+// Edges: (12) insert CAS -> (13) scan: who sees the slot sees the key and the opened words behind it;
 // (25) flag -> (26) scan: who does not see the flag inserted before it was set.
 #pragma once
 #include <cstdint>
