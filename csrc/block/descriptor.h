@@ -180,49 +180,32 @@ class alignas(cache_line_bytes) Descriptor {
 
   // One CAS of `event` on `mask` from `seen`; `seen` is the value now on failure. The order fits events
   // that neither publish nor give up. Progress: wait-free (one attempt).
-  bool try_apply(WordClass which, Word& seen, Word next) {
-    std::uint64_t bits = seen.bits();
-    const bool done = atom(which).compare_exchange(bits, next.bits());
-    seen = Word(bits);
-    return done;
-  }
+  bool try_apply(WordClass which, Word& seen, Word next) { return replace(which, seen, next, relaxed); }
 
   // As try_apply, for Publish, Restored: page ids and bytes written before become visible.
   bool try_publish(WordClass which, Word& seen, Word next) {
-    std::uint64_t bits = seen.bits();
     // (5) release-CAS synchronizes-with (2, 6, 9)
-    const bool done = atom(which).compare_exchange(bits, next.bits(), at(5, release));
-    seen = Word(bits);
-    return done;
+    return replace(which, seen, next, at(5, release));
   }
 
   // As try_apply, for events that take a slot out of Absent: invariant 6.
   bool try_claim(WordClass which, Word& seen, Word next) {
-    std::uint64_t bits = seen.bits();
     // (17) acquire-CAS synchronizes-with (8)
-    const bool done = atom(which).compare_exchange(bits, next.bits(), at(17, acquire));
-    seen = Word(bits);
-    return done;
+    return replace(which, seen, next, at(17, acquire));
   }
 
   // Moves the generation of H after a claim on B: an eraser who read H before fails, and one who reads it
   // from now on sees the claim (invariant 7).
   bool try_outlive(Word& h) {
-    std::uint64_t bits = h.bits();
     // (18) release-CAS synchronizes-with (15)
-    const bool done = atom(WordClass::H).compare_exchange(bits, h.next_generation().bits(), at(18, release));
-    h = Word(bits);
-    return done;
+    return replace(WordClass::H, h, h.next_generation(), at(18, release));
   }
 
   // As try_apply, for events that give a page up or end a life. acquire: every read under an earlier pin is
   // over (invariant 3); release: invariants 4 and 6; seq_cst: invariant 5.
   bool try_give_up(WordClass which, Word& seen, Word next) {
-    std::uint64_t bits = seen.bits();
     // (8) seq_cst-CAS synchronizes-with (7, 9, 15, 16, 17)
-    const bool done = atom(which).compare_exchange(bits, next.bits(), at(8, seq_cst));
-    seen = Word(bits);
-    return done;
+    return replace(which, seen, next, at(8, seq_cst));
   }
 
   // ---- page ids, parent, directory ------------------------------------------------------------
@@ -239,6 +222,14 @@ class alignas(cache_line_bytes) Descriptor {
 
  private:
   static constexpr int sight_attempts = 4;
+
+  // One CAS from `seen`, which becomes the value now where it fails.
+  bool replace(WordClass which, Word& seen, Word next, Order order) {
+    std::uint64_t bits = seen.bits();
+    const bool done = atom(which).compare_exchange(bits, next.bits(), order);
+    seen = Word(bits);
+    return done;
+  }
 
   Atom<std::uint64_t>& atom(WordClass which) { return words_[static_cast<int>(which)]; }
   const Atom<std::uint64_t>& atom(WordClass which) const { return words_[static_cast<int>(which)]; }

@@ -193,3 +193,13 @@ def parting(shared: int, first: int, second: int, unit: int) -> tuple[Any, Any]:
     a = np.concatenate([head, tokens(first - shared, start=50_000)])
     b = np.concatenate([head, tokens(second - shared, start=80_000)])
     return hk.block_keys(a, unit), hk.block_keys(b, unit)
+
+
+def forked() -> tuple[Any, dict[str, int], Any]:
+    """A tip of 23 tokens, its pages, and a fill that goes on from inside them."""
+    cache = make_cache(16, {"kv": (hk.Prefix(), 16), "tail": (hk.Checkpoint(), 16)})
+    cache.insert(keys_of(23))
+    v = cache.match(keys_of(48))
+    assert v.lease.tokens == 23
+    shared = {name: int(np.asarray(v.lease.page_ids(name))[1]) for name in ("kv", "tail")}
+    return cache, shared, cache.reserve(keys_of(48), lease=v.lease)

@@ -12,6 +12,7 @@ import hybridkv as hk
 from contract_support import (
     blamed,
     check_verdict,
+    forked,
     full_swa,
     give_back,
     group,
@@ -23,17 +24,6 @@ from contract_support import (
     put,
     usable,
 )
-
-
-def forked() -> tuple[Any, dict[str, int], Any]:
-    """A tip of 23 tokens, its pages, and a fill that goes on from inside them."""
-    cache = make_cache(16, {"kv": (hk.Prefix(), 16), "tail": (hk.Checkpoint(), 16)})
-    cache.insert(keys_of(23))
-    v = cache.match(keys_of(48))
-    assert v.lease.tokens == 23
-    shared = {name: int(np.asarray(v.lease.page_ids(name))[1]) for name in ("kv", "tail")}
-    return cache, shared, cache.reserve(keys_of(48), lease=v.lease)
-
 
 # -- partial taken for complete -----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from contract_support import (
     Event,
     blamed,
     check_verdict,
+    forked,
     full_swa,
     give_back,
     group,
@@ -183,16 +184,6 @@ def test_FC_020_lookup_and_store_ask_one_rule() -> None:
 
 
 # -- tails ------------------------------------------------------------------------------------------
-
-
-def forked() -> tuple[Any, dict[str, int], Any]:
-    """A tip of 23 tokens, its pages, and a fill that goes on from inside them."""
-    cache = make_cache(16, {"kv": (hk.Prefix(), 16), "tail": (hk.Checkpoint(), 16)})
-    cache.insert(keys_of(23))
-    v = cache.match(keys_of(48))
-    assert v.lease.tokens == 23
-    shared = {name: int(np.asarray(v.lease.page_ids(name))[1]) for name in ("kv", "tail")}
-    return cache, shared, cache.reserve(keys_of(48), lease=v.lease)
 
 
 def test_FC_022_a_fork_reads_the_shared_page_and_writes_its_own() -> None:
