@@ -69,6 +69,12 @@ void bind_fill(py::module_& m) {
                              })
       .def("page_ids", &page_ids, py::arg("group"))
       .def("copies", &copies, py::arg("group"))
+      .def(
+          "check",
+          [](const FillBox& box, const py::list& groups) {
+            box.box->cache.check_selection(*box.fill, selections_from(box.box->cache, groups));
+          },
+          py::arg("groups"))
       .def("close", [](FillBox& box) { box.fill->closed = true; })
       .def(
           "publish",

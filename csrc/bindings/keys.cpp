@@ -148,8 +148,18 @@ template <class Hash>
 std::shared_ptr<KeyChain> hashed(std::int64_t tokens, Hash hash) {
   const bool is_fast = sha256_path() == Sha256Path::ShaNi;
   if (tokens < (is_fast ? release_from_tokens_sha_ni : release_from_tokens_portable)) return hash();
-  const py::gil_scoped_release released;
-  return hash();
+  // Not gil_scoped_release: where the interpreter is shutting down, taking the GIL back ends this thread by
+  // unwinding, which must not pass through a destructor. The binding lets that unwinding through.
+  PyThreadState* const state = PyEval_SaveThread();
+  std::shared_ptr<KeyChain> chain;
+  try {
+    chain = hash();
+  } catch (...) {
+    PyEval_RestoreThread(state);
+    throw;
+  }
+  PyEval_RestoreThread(state);
+  return chain;
 }
 
 std::shared_ptr<KeyChain> build(py::handle tokens, std::int64_t unit_tokens, const py::tuple& identity,

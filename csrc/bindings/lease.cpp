@@ -74,7 +74,11 @@ void bind_lease(py::module_& m) {
       .def(
           "settle",
           [](LeaseBox& box, int how, int kind) {
-            box.box->cache.settle(box.open(), static_cast<Settlement>(how), kind);
+            Lease& lease = box.open();
+            if (kind < 0 || kind >= kind_count) {
+              throw Error(ErrorCode::ArgumentError, "kind", "a StateKind", std::to_string(kind));
+            }
+            box.box->cache.settle(lease, static_cast<Settlement>(how), kind);
           },
           py::arg("how"), py::arg("kind"))
       .def("drop", [](LeaseBox& box) {

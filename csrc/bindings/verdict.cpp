@@ -49,9 +49,10 @@ const std::shared_ptr<T>& held_by(PyObject* object, const char* field) {
   static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(py::type::of<T>().release().ptr());
   if (Py_TYPE(object) != type)
     throw Error(ErrorCode::ArgumentError, field, type->tp_name, Py_TYPE(object)->tp_name);
-  return reinterpret_cast<py::detail::instance*>(object)
-      ->get_value_and_holder()
-      .template holder<std::shared_ptr<T>>();
+  auto held = reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder();
+  if (!held.holder_constructed())
+    throw Error(ErrorCode::ArgumentError, field, "an initialised object", "an empty one");
+  return held.template holder<std::shared_ptr<T>>();
 }
 
 std::int64_t integer(PyObject* object) {

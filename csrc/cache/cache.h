@@ -122,6 +122,8 @@ class HybridCache {
   std::unique_ptr<Fill> reserve(const std::shared_ptr<const KeyChain>& keys,
                                 std::span<const Selection> groups, std::span<const FormatId> formats,
                                 const Lease* lease);
+  // Throws Error(ArgumentError) where publish would; changes nothing.
+  void check_selection(const Fill& fill, std::span<const Selection> groups) const;
   // Makes the selected blocks visible: pages of B first, then of H. Progress: lock-free.
   void publish(Fill& fill, std::span<const Selection> groups);
   // Gives back what is not published. quarantine: the pages stay out of the pools. Progress: lock-free.

@@ -159,6 +159,11 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
 
 // ---- publish -----------------------------------------------------------------------------------
 
+void HybridCache::check_selection(const Fill& fill, std::span<const Selection> groups) const {
+  for (int g = 0; g < store_.group_count(); ++g)
+    selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any);
+}
+
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
   if (fill.born != resets_)
     throw Error(ErrorCode::FillClosed, "fill", "a fill younger than the last reset", "an older one");

@@ -71,7 +71,7 @@ std::vector<std::int64_t> HybridCache::boundaries(const Question& question) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t t = question.limit - 1; t > 0; --t) {
     t = usable_at_most(s, t);
-    if (t > 0 && check_aligned(s, t).tokens == t) lengths.push_back(t);
+    if (t > 0 && aligned_at(s, t)) lengths.push_back(t);
   }
   std::reverse(lengths.begin(), lengths.end());
   spare_scratch_.put(std::move(scratch));
@@ -359,9 +359,6 @@ void HybridCache::judge_exactly(const Question& question, const Snapshot& s, Ver
     found.tokens = 0;
   } else if (verdict.matched_tokens < want && layout_.probe_units == 0) {
     found = check_groups(s, want);
-    if (found.why.group < 0) {  // it needs no page, but nothing proves that it was ever here
-      found.why = {Check::Groups, Code::Missing, 0, want / layout_.block_tokens(layout_.groups[0]), false};
-    }
   } else if (verdict.matched_tokens < want) {
     found = {0, {Check::Complete, Code::Missing, 0, 0, false}};
     std::int64_t start = never;

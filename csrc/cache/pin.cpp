@@ -67,10 +67,7 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
     const BlockSpan need = needed_blocks(group.coverage, block_tokens, lease.tokens);
     if (need.empty()) continue;
     if (group.rebuildable) {
-      const bool stored =
-          tip == nullptr &&
-          stored_at(group, block_tokens, s.groups[static_cast<std::size_t>(g)].ours, lease.tokens,
-                    [&](std::int64_t from, std::int64_t to) { s.need(g, from, to); });
+      const bool stored = stored_at_length(s, g, lease.tokens, tip);
       if (!stored || group_misaligned(g)) {
         lease.replayed |= 1u << g;
         continue;

@@ -58,8 +58,13 @@ std::int64_t HybridCache::extend(Lease& lease, const Question& question,
     longer->clear();
     // What both hold is pinned twice for a moment, so that nothing is ever held by neither.
     Why wrong;
-    if (pin(question, *scratch, verdict.usable_tokens, *longer) == PinResult::Pinned &&
-        verify(question, *longer, wrong)) {
+    // A replay needs a plan, which only a verdict carries: such lengths are for match to find.
+    const PinResult pinned = pin(question, *scratch, verdict.usable_tokens, *longer);
+    if (pinned == PinResult::Pinned && longer->replayed != 0) {
+      longer->drop(store_);
+      break;
+    }
+    if (pinned == PinResult::Pinned && verify(question, *longer, wrong)) {
       lease.drop(store_);
       lease.history.swap(longer->history);
       lease.held.swap(longer->held);

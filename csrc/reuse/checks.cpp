@@ -24,6 +24,8 @@ struct Failure {
 // What a check found at `length`: it keeps `tokens` of it.
 Finding finding(const Snapshot& s, std::int64_t length, std::int64_t tokens, Check check, Code code,
                 const Failure& failure, bool at_tip) {
+  // No group fails where nothing proves that a length which needs no page was ever here: the first is named.
+  if (failure.group < 0) return {tokens, {check, Code::Missing, 0, length / block_of(s, 0), false}};
   Finding found{tokens, {check, code, failure.group, failure.block, false}};
   if (at_tip && failure.block == length / block_of(s, failure.group)) found.why.tip_tokens = length;
   return found;
@@ -49,9 +51,8 @@ bool replayable(const Snapshot& s, int g, std::int64_t tokens) {
   return group(s, g).rebuildable && replay_from(group(s, g), s.layout->step_tokens(), tokens) > 0;
 }
 
-// First own block that keeps group g from resuming at the tip, or -1.
-std::int64_t tip_failure(const Snapshot& s, int g, const Tip& tip) {
-  if (replayable(s, g, tip.tokens)) return -1;
+// First own block whose absence keeps group g from resuming at the tip from what is stored, or -1.
+std::int64_t tip_hole(const Snapshot& s, int g, const Tip& tip) {
   const TipNeed need = tip_need(s, g, tip.tokens);
   const GroupView& view = s.groups[static_cast<std::size_t>(g)];
   if (group(s, g).prefix()) {
@@ -63,6 +64,10 @@ std::int64_t tip_failure(const Snapshot& s, int g, const Tip& tip) {
     }
   }
   return need.partial && !tip.ours(g) ? tip.tokens / block_of(s, g) : -1;
+}
+
+std::int64_t tip_failure(const Snapshot& s, int g, const Tip& tip) {
+  return replayable(s, g, tip.tokens) ? -1 : tip_hole(s, g, tip);
 }
 
 bool tip_usable(const Snapshot& s, const Tip& tip) {
@@ -163,7 +168,7 @@ Failure failure_at(const Snapshot& s, std::int64_t length, Code& code) {
         if (!s.groups[static_cast<std::size_t>(g)].ours.get(i)) block = i;
       }
     }
-    if (block < 0 && length % block_tokens != 0 && !group(s, g).rebuildable) {
+    if (block < 0 && length % block_tokens != 0 && !(group(s, g).rebuildable && need.empty())) {
       block = whole_end;
       partial = true;
     }
@@ -282,6 +287,18 @@ std::int64_t usable_at_most(const Snapshot& s, std::int64_t bound) {
 
 bool usable_at(const Snapshot& s, std::int64_t tokens) {
   return tokens > 0 && (usable_tip_at(s, tokens) != nullptr || aligned_at_most(s, tokens) == tokens);
+}
+
+bool aligned_at(const Snapshot& s, std::int64_t tokens) {
+  Failure failure;
+  Code code = Code::None;
+  return !s.any_misaligned || !misaligned_at(s, tokens, failure, code);
+}
+
+bool stored_at_length(const Snapshot& s, int g, std::int64_t tokens, const Tip* tip) {
+  if (tip != nullptr) return tip_hole(s, g, *tip) < 0;
+  return stored_at(group(s, g), block_of(s, g), s.groups[static_cast<std::size_t>(g)].ours, tokens,
+                   [&](std::int64_t from, std::int64_t to) { s.need(g, from, to); });
 }
 
 const Tip* usable_tip_at(const Snapshot& s, std::int64_t tokens) {

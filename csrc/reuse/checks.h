@@ -26,6 +26,10 @@ Finding check_aligned(const Snapshot& s, std::int64_t length);
 
 // The tip at exactly this length whose pages fit best, or nullptr.
 const Tip* usable_tip_at(const Snapshot& s, std::int64_t tokens);
+// Whether a resume at the length needs no page of a misaligned pool.
+bool aligned_at(const Snapshot& s, std::int64_t tokens);
+// Whether what a (rebuildable) group needs at the length is stored, so that no replay is due.
+bool stored_at_length(const Snapshot& s, int g, std::int64_t tokens, const Tip* tip);
 // Whether every group can resume at the length exactly: a step or a tip.
 bool usable_at(const Snapshot& s, std::int64_t tokens);
 // The largest usable length at or below `bound`; 0 if none.

@@ -15,6 +15,7 @@ from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed, OutOfPages
 from hybridkv.fill import Fill
 from hybridkv.formats import KvFormat
+from hybridkv.handles import Uncopied
 from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_count
 from hybridkv.keys import BlockKeys
 from hybridkv.lease import Lease
@@ -23,8 +24,10 @@ from hybridkv.pools import pool_arrays
 from hybridkv.spec import CacheSpec
 from hybridkv.verdict import Verdict
 
+_NO_DROP = 0  # the default itself: no other zero skips the check of its type
 
-class HybridCache:
+
+class HybridCache(Uncopied):
     """Block table, state of every block, and leases over the pools of an engine.
 
     Parameters
@@ -126,10 +129,12 @@ class HybridCache:
 
         Notes
         -----
-        Progress: lock-free; looks again at most 8 times where something changed between check and pin.
+        Progress: lock-free; looks again at most 8 times where something changed before the pin.
         """
         if self._closed or not isinstance(keys, BlockKeys):
             self._any_keys(keys)  # raises
+        listed = None if formats is None else self._format_list(formats)
+        mode = self._verify if verify is None else verify_mode(verify)
         verdict: Verdict = _core.match(
             Verdict,
             self,
@@ -138,13 +143,13 @@ class HybridCache:
             keys._core,
             -1 if limit is None else length("limit", limit),
             formats,
-            None if formats is None else self._format_list(formats),
-            0 if drop_tokens == 0 else length("drop_tokens", drop_tokens),
+            listed,
+            0 if drop_tokens is _NO_DROP else length("drop_tokens", drop_tokens),
             -1,
-            self._verify if verify is None else verify_mode(verify),
+            mode,
         )
         if verdict._held is not None:
-            verdict.lease = Lease(verdict._held, self)
+            verdict.lease = Lease(verdict._held, self, listed, mode)
         return verdict
 
     def match_at(
@@ -185,8 +190,8 @@ class HybridCache:
         tokens = length("tokens", tokens)
         if tokens >= max(keys.tokens, 1):
             raise ArgumentError("tokens", f"a length below {keys.tokens}", tokens)
-        if of is not None and not isinstance(of, Verdict):
-            raise ArgumentError("of", "a Verdict", of)
+        if of is not None and (not isinstance(of, Verdict) or of._cache is not self):
+            raise ArgumentError("of", "a Verdict of this cache", of)
         mode = self._verify if verify is None else verify_mode(verify)
         listed = self._format_list(formats)
         if of is not None and of.lease is not None and of.lease.valid:
@@ -195,7 +200,7 @@ class HybridCache:
             Verdict, self, self._core, keys, core_keys, tokens + 1, formats, listed, 0, tokens, mode
         )
         if verdict._held is not None:
-            verdict.lease = Lease(verdict._held, self)
+            verdict.lease = Lease(verdict._held, self, listed, mode)
         return verdict
 
     # -- whole prefixes ----------------------------------------------------------------------------
@@ -247,6 +252,8 @@ class HybridCache:
         if lease is not None:
             if not isinstance(lease, Lease) or lease._cache is not self:
                 raise ArgumentError("lease", "a Lease of this cache", lease)
+            if lease._taken:
+                raise ArgumentError("lease", "a lease that no other fill has taken over", lease)
             if not lease._core.continues(core_keys):
                 raise ArgumentError("lease", "a lease of the same sequence as the keys", lease)
         held = None if lease is None else lease._core
@@ -256,6 +263,8 @@ class HybridCache:
             if not self._deferred.apply_due():
                 raise
             core = _core.reserve(self._core, core_keys, chosen, listed, held)
+        if lease is not None:
+            lease._taken = True
         return Fill(core, self, lease)
 
     def insert(
@@ -462,13 +471,8 @@ class HybridCache:
         if self._closed:
             raise Closed("cache", "an open cache", "a closed one")
 
-    def _apply_due(self) -> None:
-        if self._deferred:
-            self._deferred.apply_due()
-
     def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:
-        if self._closed:
-            raise Closed("cache", "an open cache", "a closed one")
+        self._check_usable()
         if not isinstance(keys, BlockKeys):
             raise ArgumentError("keys", "BlockKeys", type(keys).__name__)
         core = keys._core

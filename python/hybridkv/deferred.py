@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -41,43 +42,68 @@ class Deferred:
 
     def __init__(self) -> None:
         self._waiting: list[_Waiting] = []
-        self._applying = False
+        self._applying = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def due(self, owner: object, after: Event | None) -> bool:
+        """Tell whether an effect asked for now is due: its event has passed, and nothing of its owner waits.
+
+        To be asked before the caller changes anything: an event that raises does so here.
+        """
+        self.apply_due(owner)
+        return (after is None or after.query()) and not self.waits(owner)
+
+    def add(self, owner: object, after: Event | None, effect: Callable[[], None]) -> None:
+        """Keep an effect until its event has passed, behind the earlier effects of the same owner."""
+        self._waiting.append(_Waiting(owner, after if after is not None else _PASSED, effect))
+
     def run(self, owner: object, after: Event | None, effect: Callable[[], None]) -> None:
-        """Apply an effect once ``after`` has passed, and behind the earlier effects of the same owner."""
-        self.apply_due()
-        if not self.waits(owner) and (after is None or after.query()):
+        """Apply an effect at once where it is due, else keep it."""
+        if self.due(owner, after):
             effect()
         else:
-            self._waiting.append(_Waiting(owner, after if after is not None else _PASSED, effect))
+            self.add(owner, after, effect)
 
     def waits(self, owner: object) -> bool:
-        """Whether an effect of this owner still waits."""
-        return any(waiting.owner is owner for waiting in self._waiting)
+        """Whether an effect of this owner still waits, or is being applied."""
+        return any(waiting.owner is owner for waiting in list(self._waiting))
 
-    def apply_due(self) -> int:
-        """Apply every due effect, in order per owner. Returns how many were applied.
+    def apply_due(self, owner: object | None = None) -> int:
+        """Apply every due effect (of one owner), in order per owner. Returns how many were applied.
 
-        An event that raises leaves its effect waiting; an effect that calls back finds nothing to apply.
+        Where an event or an effect raises, the others are applied all the same, and the first error is raised
+        at the end; an effect whose event raised waits on. Called from within an effect, or while another
+        thread is here, it applies nothing.
         """
-        if self._applying:
+        if not self._waiting or not self._applying.acquire(blocking=False):
             return 0
-        self._applying = True
         applied = 0
         held: list[object] = []
+        errors: list[BaseException] = []
         try:
             for waiting in list(self._waiting):
-                if any(waiting.owner is earlier for earlier in held) or not waiting.event.query():
-                    held.append(waiting.owner)
+                if owner is not None and waiting.owner is not owner:
                     continue
+                try:
+                    if any(waiting.owner is earlier for earlier in held) or not waiting.event.query():
+                        held.append(waiting.owner)
+                        continue
+                except BaseException as error:
+                    held.append(waiting.owner)
+                    errors.append(error)
+                    continue
+                try:
+                    waiting.effect()
+                    applied += 1
+                except BaseException as error:
+                    errors.append(error)
                 self._waiting.remove(waiting)
-                waiting.effect()
-                applied += 1
         finally:
-            self._applying = False
+            self._applying.release()
+        if errors:
+            raise errors[0]
         return applied
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hybridkv.declared import GroupSelection
 from hybridkv.deferred import checked_event
 from hybridkv.errors import FillClosed
+from hybridkv.handles import Uncopied
 from hybridkv.lease import Lease
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
 
 
-class Fill:
+class Fill(Uncopied):
     """Pages in phase filling, from :meth:`HybridCache.reserve <hybridkv.HybridCache.reserve>`.
 
     A fill that is garbage collected before it is published or aborted may still be written by somebody: its
@@ -87,7 +88,8 @@ class Fill:
         """Make pages visible, in parts if you like.
 
         The first writer of a key wins; pages of later ones stay private and are counted as duplicates.
-        Publishing what is published is a no-op. A lease taken over is released: the hit was effective.
+        Publishing what is published is a no-op. Once everything is published, a lease taken over is released: the hit
+        was effective.
 
         Parameters
         ----------
@@ -106,12 +108,13 @@ class Fill:
         self._check_open()
         chosen = self._cache._selection(groups)
         event = checked_event(after)
-        lease, self._lease = self._lease, None
-        core = self._core
+        core, lease = self._core, self._lease
+        core.check(chosen)
 
         def effect() -> None:
             core.publish(chosen)
-            if lease is not None and lease.valid:
+            # Copies out of shared pages may be due until everything is published.
+            if lease is not None and core.done and lease.valid:
                 lease.release()
 
         self._cache._deferred.run(core, event, effect)
@@ -131,8 +134,9 @@ class Fill:
         """
         self._check_open()
         event = checked_event(after)
-        lease, self._lease = self._lease, None
-        core = self._core
+        core, lease = self._core, self._lease
+        deferred = self._cache._deferred
+        due = deferred.due(core, event)
         core.close()
 
         def effect() -> None:
@@ -140,10 +144,13 @@ class Fill:
             if lease is not None and lease.valid:
                 lease.cancel()
 
-        self._cache._deferred.run(core, event, effect)
+        if due:
+            effect()
+        else:
+            deferred.add(core, event, effect)
 
     def _check_open(self) -> None:
-        self._cache._apply_due()
+        self._cache._deferred.apply_due(self._core)
         if self._core.closed:
             raise FillClosed("fill", "a fill not yet aborted", "an aborted one")
 

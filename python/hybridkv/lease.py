@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hybridkv.deferred import checked_event
 from hybridkv.errors import ArgumentError
+from hybridkv.handles import Uncopied
 from hybridkv.kinds import Check, StateKind
 from hybridkv.verdict import Why
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _RELEASED, _FAILED, _WITHDRAWN = 1, 2, 3
 
 
-class Lease:
+class Lease(Uncopied):
     """The right to read the pages of a prefix until it is released.
 
     Use it in a ``with`` block: leaving it normally releases the lease, which counts the hit as effective; an
@@ -33,11 +34,14 @@ class Lease:
     Every reader raises :class:`~hybridkv.errors.LeaseExpired` once the lease is released, failed or cancelled.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core")
+    __slots__ = ("__weakref__", "_cache", "_core", "_formats", "_taken", "_verify")
 
-    def __init__(self, core: _core.Lease, cache: HybridCache) -> None:
+    def __init__(self, core: _core.Lease, cache: HybridCache, formats: list[bytes] | None, verify: int) -> None:
         self._core = core
         self._cache = cache
+        self._formats = formats  # the reader's, which extend keeps to
+        self._verify = verify
+        self._taken = False  # over by a fill
 
     @property
     def tokens(self) -> int:
@@ -122,6 +126,9 @@ class Lease:
     def extend(self, keys: BlockKeys) -> int:
         """Make the lease longer if more of the sequence has become usable; counts as no look-up.
 
+        It reads with the formats and the verification of its match. A length that would need a replay is not
+        taken, since only a verdict carries the plan for it: ask :meth:`HybridCache.match`.
+
         Parameters
         ----------
         keys : BlockKeys
@@ -142,7 +149,7 @@ class Lease:
         core = self._cache._whole_keys(keys)
         if not self._core.continues(core):
             raise ArgumentError("keys", f"keys that begin with the lease's {self.tokens} tokens", keys)
-        return self._core.extend(core, None, self._cache._verify)
+        return self._core.extend(core, self._formats, self._verify)
 
     def release(self, after: object = None) -> None:
         """Settle the hit as effective: the continuation ran.
@@ -174,7 +181,7 @@ class Lease:
         LeaseExpired
             It was released, failed or cancelled before.
         """
-        if isinstance(why, Why):
+        if isinstance(why, Why) and isinstance(why.kind, StateKind):
             kind = why.kind
         elif isinstance(why, StateKind):
             kind = why
@@ -196,14 +203,13 @@ class Lease:
 
     def _settle(self, how: int, kind: int, after: object) -> None:
         event = checked_event(after)
+        deferred = self._cache._deferred
+        due = (event is None and not deferred) or deferred.due(self._core, event)
         self._core.settle(how, kind)
-        self._drop_after(event)
-
-    def _drop_after(self, event: object) -> None:
-        if event is None and not self._cache._deferred:
+        if due:
             self._core.drop()
         else:
-            self._cache._deferred.run(self._core, checked_event(event), self._core.drop)
+            deferred.add(self._core, event, self._core.drop)
 
     def __enter__(self) -> Lease:
         return self
