@@ -1,63 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Question: how does a match compare with vLLM's and SGLang's on the same machine in the same run?
 
-Each peer runs in an environment of its own, which a variable names; without it the bench is skipped.
+Each peer runs in an environment of its own, which a variable names; without it the bench is skipped. The
+programs stay alive and take turns, a trial each (peers/compare.py), so that a ratio is of one round.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-import hybridkv as hk
-
-_PEERS = {
-    "vllm": ("HYBRIDKV_VLLM_PYTHON", "vllm_match.py"),
-    "sglang": ("HYBRIDKV_SGLANG_PYTHON", "sglang_match.py"),
-}
+_COMPARE = Path(__file__).parent / "peers" / "compare.py"
+_VARIABLES = {"vllm": "HYBRIDKV_VLLM_PYTHON", "sglang": "HYBRIDKV_SGLANG_PYTHON"}
 
 
-@pytest.mark.parametrize("peer", sorted(_PEERS))
-def test_match_beside_a_peer(timer, prompt, smoke, peer):
-    variable, script = _PEERS[peer]
-    python = os.environ.get(variable)
-    if not python:
-        pytest.skip(f"{variable} does not name an interpreter that has {peer} (bench/README.md says how to make one)")
-    sizes = [512] if smoke else [8192, 65536]
-    command = [python, str(Path(__file__).parent / "peers" / script), *map(str, sizes)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    run = timer.benchmark.pedantic(
-        subprocess.run,
-        args=(command,),
-        kwargs={"capture_output": True, "text": True, "env": environment, "timeout": 600},
-        rounds=1,
-    )
+def compared(smoke: bool, **variables: str) -> dict:
+    command = [sys.executable, str(_COMPARE)]
+    if smoke:
+        command += ["--tokens", "2048", "--rounds", "1", "--budget-ms", "1"]
+    environment = {k: v for k, v in os.environ.items() if k not in _VARIABLES.values()} | variables
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800)
     assert run.returncode == 0, run.stderr[-4000:]
-    theirs: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
-    spec = hk.CacheSpec(
-        16,
-        [
-            hk.CacheGroup("full", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64),
-            hk.CacheGroup("window", hk.StateKind.WINDOW, hk.Window(128), page_bytes=64),
-        ],
-    )
-    for tokens in sizes:
-        keys, other = prompt(tokens, 16, spec.identity), prompt(tokens, 16, spec.identity, seed=1)
-        cache = hk.HybridCache(spec, blocks=2 * len(keys))
-        cache.insert(keys[: len(keys)])
-        hit, miss = timer.rounds(lambda: cache.match(keys).lease.release(), lambda: cache.match(other))  # noqa: B023
-        cache.evict(keys[: len(keys)], {"window": True})
-        assert cache.match(keys).outcome is hk.Outcome.FALSE_HIT
-        (false_hit,) = timer.rounds(lambda: cache.match(keys))  # noqa: B023
-        for name, ours in (("hit", hit), ("miss", miss), ("false_hit", false_hit)):
-            figure = theirs.get(f"{name}_{tokens}_us")
-            if figure is None or smoke:
-                continue
-            what = f"{name.replace('_', ' ')}, {tokens} tokens"
-            timer.figure(f"{peer}: {what} (min)", [figure])
-            timer.figure(f"{peer} over ours: {what}", [figure / statistics.median(ours)], unit="times", at_least=True)
+    return json.loads(run.stdout)
+
+
+def test_our_own_side_of_the_comparison_runs(smoke):
+    if not smoke:
+        pytest.skip("only smoke asks for our side alone; the comparison itself runs it otherwise")
+    report = compared(smoke)
+    assert [row["hybridkv"]["clean_trials"] >= 0 for row in report["cases"]] == [True] * len(report["cases"])
+
+
+@pytest.mark.parametrize("peer", sorted(_VARIABLES))
+def test_match_beside_a_peer(timer, smoke, peer):
+    python = os.environ.get(_VARIABLES[peer])
+    if not python:
+        pytest.skip(f"{_VARIABLES[peer]} names no interpreter that has {peer} (bench/README.md says how to make one)")
+    report = timer.benchmark.pedantic(compared, args=(smoke,), kwargs={_VARIABLES[peer]: python}, rounds=1)
+    for row in report["cases"]:
+        ratio = row[f"{peer}_over_hybridkv"]["median"]
+        timer.figure(f"{peer} over ours: {row['case']}, {row['tokens']} tokens", [ratio], unit="times", at_least=True)
