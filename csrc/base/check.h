@@ -30,8 +30,8 @@ class Error : public std::runtime_error {
 class OutOfPagesError : public Error {
  public:
   OutOfPagesError(std::string pool, long long needed, long long free)
-      : Error(ErrorCode::OutOfPages, "pages[" + pool + "]", std::to_string(needed) + " free",
-              std::to_string(free)),
+      : Error(ErrorCode::OutOfPages, pool == "blocks" ? pool : "pages[" + pool + "]",
+              std::to_string(needed) + " free", std::to_string(free)),
         pool(std::move(pool)),
         needed(needed),
         free(free) {}

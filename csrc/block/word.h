@@ -96,6 +96,7 @@ class Word {
     return mask;
   }
 
+  constexpr Word unpinned() const { return Word(bits_ & ~(std::uint64_t{pins_closed} << phase_bits)); }
   constexpr Word next_generation() const { return Word(bits_ + generation_one); }
   constexpr Word closed_next() const { return bare(next_generation().generation(), pins_closed); }
 

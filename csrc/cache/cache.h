@@ -206,8 +206,8 @@ class HybridCache {
   DescriptorId directory_of(const KeyChain& keys, std::int64_t unit);
   // fill.cpp
   enum class Of : std::uint8_t { Needed, Any };  // whether `all` leaves out blocks that keep no state
-  std::vector<std::int64_t> selected(const KeyChain& keys, int group, const Selection& selection,
-                                     Of of) const;
+  std::vector<std::int64_t> selected(const KeyChain& keys, int group, const Selection& selection, Of of,
+                                     std::int64_t after) const;
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const;

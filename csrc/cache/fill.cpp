@@ -7,9 +7,9 @@
 namespace hkv {
 
 // Own blocks of a group that the selection names: those that end inside the slice, and the partial block of
-// a tip. Throws Error(ArgumentError) on an index outside.
+// a tip. All of them means those that end after `after`. Throws Error(ArgumentError) on an index outside.
 std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group, const Selection& selection,
-                                                Of of) const {
+                                                Of of, std::int64_t after) const {
   const Group& g = layout_.groups[static_cast<std::size_t>(group)];
   const std::int64_t first = keys.begin_unit() / g.block_units, whole_end = keys.end_unit() / g.block_units;
   const bool tip = keys.rest_tokens() != 0 && keys.has_tokens();
@@ -17,9 +17,8 @@ std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group,
   std::vector<std::int64_t> blocks;
   if (selection.all) {
     for (std::int64_t block = first; block < end; ++block) {
-      if (of == Of::Any ||
-          needs_page(group, block < whole_end ? (block + 1) * layout_.block_tokens(g) : keys.tokens()))
-        blocks.push_back(block);
+      const std::int64_t ends = block < whole_end ? (block + 1) * layout_.block_tokens(g) : keys.tokens();
+      if (ends > after && (of == Of::Any || needs_page(group, ends))) blocks.push_back(block);
     }
     return blocks;
   }
@@ -56,11 +55,14 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
   fill->formats.assign(formats.begin(), formats.end());
   fill->entries.resize(layout_.groups.size());
   fill->copies.resize(layout_.groups.size());
+  // A request that starts at a lease writes nothing before it: a page there would be published unwritten.
+  const std::int64_t written_from = lease == nullptr ? 0 : lease->tokens;
   // First what is needed, so that a refusal leaves everything as it was; concurrent takers are met below.
   for (int g = 0; g < store_.group_count(); ++g) {
     const GroupSlot& at = store_.slot_of(g);
     auto& entries = fill->entries[static_cast<std::size_t>(g)];
-    for (const std::int64_t block : selected(*keys, g, groups[static_cast<std::size_t>(g)], Of::Needed)) {
+    for (const std::int64_t block :
+         selected(*keys, g, groups[static_cast<std::size_t>(g)], Of::Needed, written_from)) {
       Fill::Entry entry{block, no_page, {}, no_descriptor, Fill::State::Given, -1, 0};
       entry.key = key_of_block(*keys, g, block, entry.tip_unit);
       if (entry.tip_unit >= 0) entry.rows = rows_in_tip(*keys, g, block);
@@ -161,7 +163,7 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
 
 void HybridCache::check_selection(const Fill& fill, std::span<const Selection> groups) const {
   for (int g = 0; g < store_.group_count(); ++g)
-    selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any);
+    selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any, 0);
 }
 
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
@@ -169,7 +171,7 @@ void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
     throw Error(ErrorCode::FillClosed, "fill", "a fill younger than the last reset", "an older one");
   std::vector<std::vector<std::int64_t>> chosen;
   for (int g = 0; g < store_.group_count(); ++g)
-    chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any));
+    chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any, 0));
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (int g = 0; g < store_.group_count(); ++g) {
       if (store_.slot_of(g).which != which) continue;
@@ -259,7 +261,7 @@ void HybridCache::note_if_done(Fill& fill) {
 std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection> groups) {
   std::vector<std::vector<std::int64_t>> chosen;
   for (int g = 0; g < store_.group_count(); ++g)
-    chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)], Of::Any));
+    chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)], Of::Any, 0));
   std::int64_t retired = 0;
   std::int64_t tip_unit = -1;
   for (int g = 0; g < store_.group_count(); ++g) {

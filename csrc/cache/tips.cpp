@@ -177,7 +177,8 @@ void HybridCache::evict_tip(DescriptorId tip) {
   }
 }
 
-// Removes entries whose tip is gone, and the directory if none is left.
+// Removes entries whose tip is gone, and the directory if none is left. Under a pin: an unpinned directory may
+// end, and its id stand for a unit whose page ids lie where the entries were.
 void HybridCache::unfile_tips(const KeyChain& keys, std::int64_t unit, std::int64_t length) {
   const Sighting gone = store_.table().find(keys.tip_key(unit, length));
   if (gone.found() && (!gone.h.no_phase() || !gone.b.no_phase())) return;
@@ -185,17 +186,19 @@ void HybridCache::unfile_tips(const KeyChain& keys, std::int64_t unit, std::int6
   const Sighting directory = store_.table().find(key);
   if (!directory.found()) return;
   Descriptor& d = store_[directory.id];
+  if (d.pin(WordClass::H, directory.h, directory_slot) != PinResult::Pinned) return;
+  const Word seen = d.word(WordClass::H);  // before the entries: who files one from now on moves it
   bool empty = true;
   for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
     std::uint64_t entry = d.tip(slot).load();
     if (entry == no_entry) continue;
     const Descriptor& tip = store_[tip_of(entry)];
-    const bool dead = !tip.word(WordClass::H).live() ||
+    const bool dead = !store_.is_tip_of(tip_of(entry), directory.id) || !tip.word(WordClass::H).live() ||
                       (tip.word(WordClass::H).no_phase() && tip.word(WordClass::B).no_phase());
-    if (!(length_of(entry) == length && dead) || !d.tip(slot).compare_exchange(entry, no_entry))
-      empty = false;
+    if (!dead || !d.tip(slot).compare_exchange(entry, no_entry)) empty = false;
   }
-  if (empty) store_.end_directory(directory.id, key, directory.h);
+  store_.unpin(directory.id, WordClass::H);
+  if (empty) store_.end_directory(directory.id, key, seen.unpinned());
 }
 
 }  // namespace hkv

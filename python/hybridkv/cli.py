@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ from typing import Any
 from hybridkv.errors import ArgumentError, HybridKVError
 
 EXIT_OK = 0
+EXIT_FAILED = 1
 EXIT_REFUSED = 2
 
 
@@ -31,18 +33,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0, or 2 where the arguments or a file were refused; the reason is on stderr.
+        0; 2 where the arguments or a file were refused; 1 where the output could not be written. The reason is
+        on stderr, except where the reader of the output went away.
     """
-    args = build_parser().parse_args(argv)
+    name = "hybridkv"
     try:
-        return int(args.run(args))
+        try:
+            args = build_parser().parse_args(argv)
+            name = f"hybridkv {args.command}"
+            code = int(args.run(args))
+        finally:  # here, where a failure can be told, and not at exit; --help leaves by an exception too
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except HybridKVError as error:
-        print(f"hybridkv {args.command}: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return _leave(EXIT_REFUSED, f"{name}: {error}")
     except BrokenPipeError:
-        # The reader went away (`| head`): the flush at exit must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        return _leave(EXIT_FAILED, None, lost_output=True)
+    except OSError as error:
+        return _leave(EXIT_FAILED, f"{name}: {error}", lost_output=True)
+    return code
+
+
+def _leave(code: int, reason: str | None, *, lost_output: bool = False) -> int:
+    """Tell why, where that is possible, and see to it that the flush at exit does not fail again."""
+    if reason is not None:
+        with contextlib.suppress(OSError):
+            print(reason, file=sys.stderr, flush=True)
+    if lost_output and sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):  # a stdout that is no file has no number
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def build_parser() -> argparse.ArgumentParser:

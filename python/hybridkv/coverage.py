@@ -13,10 +13,11 @@ from typing import ClassVar, TypeAlias
 
 from hybridkv.errors import SpecError
 
-_LIMIT = 2**63
+SIZE_LIMIT = 2**48
+"""Every number of a spec, a size, a length or a count, is below it."""
 
 
-def positive_int(field: str, value: object) -> int:
+def positive_int(field: str, value: object, limit: int = SIZE_LIMIT) -> int:
     """Return ``value`` as an int of at least 1.
 
     Parameters
@@ -25,24 +26,48 @@ def positive_int(field: str, value: object) -> int:
         The name that an error tells.
     value : object
         Any integer, numpy's included; bool is refused.
+    limit : int, optional
+        What the value must be below.
 
     Returns
     -------
     int
-        1 <= value < 2**63.
+        1 <= value < limit.
 
     Raises
     ------
     SpecError
         Not an integer, or out of range.
     """
-    try:
-        number = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if not 0 < number < _LIMIT:
-        raise SpecError(field, "an int >= 1", value)
+    number = whole_number(value)
+    if number is None or not 0 < number < limit:
+        raise SpecError(field, f"an int >= 1, below 2**{limit.bit_length() - 1}", value)
     return number
+
+
+def whole_number(value: object) -> int | None:
+    """Return any integer, numpy's included, as an int; None for all else, bool included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except Exception:  # TypeError, or whatever an object's own __index__ raises
+        return None
+
+
+def encodable(field: str, text: str) -> str:
+    """Return a str that UTF-8 can encode, as it is.
+
+    Raises
+    ------
+    SpecError
+        It holds half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as why:
+        raise SpecError(field, "a str that UTF-8 can encode", ascii(text)) from why
+    return text
 
 
 @dataclass(frozen=True)
@@ -75,7 +100,7 @@ class Window:
     Raises
     ------
     SpecError
-        ``tokens`` is not an int >= 1.
+        ``tokens`` is not an int >= 1, below 2**48.
 
     Examples
     --------
@@ -107,7 +132,7 @@ class Chunk:
     Raises
     ------
     SpecError
-        ``tokens`` is not an int >= 1.
+        ``tokens`` is not an int >= 1, below 2**48.
 
     Examples
     --------
@@ -139,7 +164,7 @@ class Checkpoint:
     Raises
     ------
     SpecError
-        ``every`` is neither None nor an int >= 1.
+        ``every`` is neither None nor an int >= 1, below 2**48.
 
     Examples
     --------

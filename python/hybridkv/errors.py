@@ -6,6 +6,11 @@ A false hit is never an error: it is a verdict with a reason.
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
+_LONGEST_TEXT = 2000  # characters of a value that a message shows
+
 
 class HybridKVError(Exception):
     """Base of all errors of this package.
@@ -23,7 +28,8 @@ class HybridKVError(Exception):
 
     Notes
     -----
-    Where one of these is raised, nothing has changed.
+    Where one of these is raised, nothing has changed. Errors can be pickled and copied; a value that cannot be
+    pickled travels as its text.
     """
 
     def __init__(self, field: str = "", expected: object = "", got: object = "", **context: object) -> None:
@@ -33,8 +39,34 @@ class HybridKVError(Exception):
         self.context = dict(context)
         for name, value in context.items():
             setattr(self, name, value)
-        extra = "".join(f"; {name}={value!r}" for name, value in context.items())
-        super().__init__(f"{field}: expected {expected}, got {got}{extra}")
+        extra = "".join(f"; {name}={_text(value, repr)}" for name, value in context.items())
+        super().__init__(f"{field}: expected {_text(expected, str)}, got {_text(got, str)}{extra}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        expected, got = _portable(self.expected), _portable(self.got)
+        context = {name: _portable(value) for name, value in self.context.items()}
+        return _again, (type(self), self.field, expected, got, context)
+
+
+def _again(kind: type[HybridKVError], field: str, expected: object, got: object, context: Any) -> HybridKVError:
+    return kind(field, expected, got, **context)
+
+
+def _portable(value: object) -> object:
+    try:
+        pickle.dumps(value)
+    except Exception:  # whatever the value's own code raises: the error must still arrive
+        return _text(value, repr)
+    return value
+
+
+def _text(value: object, show: Any) -> str:
+    """Text of a value whose own code may fail: an error about it must not become another error."""
+    try:
+        text = str(show(value))
+    except Exception:  # such as an int of more digits than Python prints
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
 class SpecError(HybridKVError):

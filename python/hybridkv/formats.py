@@ -9,15 +9,15 @@ bytes; two formats are compared by a fingerprint, and the difference is told fie
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
-from hybridkv.coverage import positive_int
+from hybridkv.coverage import SIZE_LIMIT, encodable, positive_int, whole_number
 from hybridkv.errors import ArgumentError, SpecError
 
 INCOMPATIBLE = "incompatible"
@@ -133,7 +133,8 @@ class KvFormat:
     Raises
     ------
     SpecError
-        A field of a wrong type or out of range.
+        A field of a wrong type or out of range: ints are 0 or more and below 2**48, numbers are finite, strings
+        are such that UTF-8 can encode them.
 
     Examples
     --------
@@ -183,8 +184,9 @@ class KvFormat:
 
     def __post_init__(self) -> None:
         for name in ("layout", "dtype"):
-            if not getattr(self, name):
-                raise SpecError(f"format.{name}", "a non-empty str", getattr(self, name))
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise SpecError(f"format.{name}", "a non-empty str", value)
         positive_int("format.schema", self.schema)
         for f in fields(self):
             value = getattr(self, f.name)
@@ -322,23 +324,40 @@ def _normal(name: str, declared: str, value: object) -> object:
     if declared.startswith("Mapping"):
         if not isinstance(value, Mapping):
             raise SpecError(where, "a mapping", value)
-        return {str(k): _scalar(f"{where}[{k!r}]", v) for k, v in sorted(value.items(), key=lambda kv: str(kv[0]))}
+        items = sorted(((encodable(where, str(k)), v) for k, v in value.items()), key=lambda item: item[0])
+        return {k: _scalar(f"{where}[{k!r}]", v) for k, v in items}
     wanted = declared.split(" ")[0]
     if wanted == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) + 0.0  # -0.0 and 0.0 are one value
-    if wanted == "int" and isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 0:
-        return index(value)
+        return _finite(where, value)
+    if wanted == "int":
+        number = whole_number(value)
+        if number is not None and 0 <= number < SIZE_LIMIT:
+            return number
     if wanted == "bool" and isinstance(value, bool):
         return value
     if wanted == "str" and isinstance(value, str):
-        return value
-    raise SpecError(where, {"int": "an int >= 0", "float": "a number"}.get(wanted, f"a {wanted}"), value)
+        return encodable(where, value)
+    expected = {"int": "an int >= 0, below 2**48", "float": "a number"}.get(wanted, f"a {wanted}")
+    raise SpecError(where, expected, value)
 
 
 def _scalar(where: str, value: object) -> object:
     """Numbers become floats, so that 16 and 16.0 in two configs are one value."""
-    if isinstance(value, (bool, str)):
+    if isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return encodable(where, value)
     if isinstance(value, (int, float)):
-        return float(value) + 0.0
+        return _finite(where, value)
     raise SpecError(where, "a number, a bool or a str", value)
+
+
+def _finite(where: str, value: int | float) -> float:
+    """One value for -0.0 and 0.0; none that differs from itself."""
+    try:
+        number = float(value) + 0.0
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise SpecError(where, "a finite number", value)
+    return number

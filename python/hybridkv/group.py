@@ -5,17 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import index
 from typing import NamedTuple
 
 from hybridkv import _core
-from hybridkv.coverage import Checkpoint, Chunk, Coverage, Prefix, Window, positive_int
+from hybridkv.coverage import (
+    SIZE_LIMIT,
+    Checkpoint,
+    Chunk,
+    Coverage,
+    Prefix,
+    Window,
+    encodable,
+    positive_int,
+    whole_number,
+)
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats import KvFormat, framed_digest
 from hybridkv.kinds import StateKind
 
-TOKENS_LIMIT = 2**63
+TOKENS_LIMIT = 2**62
 """Lengths are below it."""
+
+MOST_LAYERS = 10_000
+"""Layers of one group at most, so that a page over all layers has less than 2**62 bytes."""
+
+_TOTAL_LIMIT = 2**62
 
 
 class Need(NamedTuple):
@@ -64,25 +78,30 @@ class CacheGroup:
     alignment : int, optional
         What the address of a page must be a multiple of; a power of two.
     page_stride : int, optional
-        Bytes from page to page, a multiple of ``alignment``. Default: whatever the bound pool has.
+        Bytes from page to page that the kernel wants, a multiple of ``alignment``. The spec checks it against
+        one layer's ``page_bytes`` alone, since it cannot know whether a pool will be one array for each layer
+        or one for all of them; what a bound array really has is told by match, check ALIGNED. Default: whatever
+        the bound pool has.
     format : KvFormat, optional
         What the bytes mean to a kernel. Default: a format known only by the declared layout.
     layers : sequence of int or str, optional
-        The layers, each once. () counts as one layer.
+        The layers, each once, at most 10,000; numbers are 0 or more. () counts as one layer.
     parts : mapping of str to int, optional
         Where layers or members differ: bytes of each part of one page, *over all layers*. A page is then
         the parts one after another, ``sum(parts.values())`` bytes; that sum lies between ``page_bytes`` and
         ``page_bytes`` times the number of layers.
     in_step_with : str, optional
-        Name of the ``Prefix`` group that this one indexes: as many rows, same block index.
+        Name of the ``Prefix`` group that this one indexes. Checked: that it is another group of the spec, and
+        that both have ``Prefix`` coverage. Blocks and rows may differ: a match compares tokens, and
+        says "lagging" where this group does not reach as far as the one it indexes.
     rebuildable : bool, optional
         The engine can rebuild it by replay: it never coarsens the step of usable lengths.
 
     Raises
     ------
     SpecError
-        A field that is wrong by itself. What depends on the unit or on other groups is checked by
-        :class:`CacheSpec`.
+        A field that is wrong by itself. Numbers are ints of at least 1 and below 2**48, names are such that
+        UTF-8 can encode them. What depends on the unit or on other groups is checked by :class:`CacheSpec`.
 
     Examples
     --------
@@ -111,6 +130,7 @@ class CacheGroup:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise SpecError("name", "a non-empty str", self.name)
+        encodable("name", self.name)
         self._check_types()
         for name in ("page_bytes", "tokens_per_row", "alignment"):
             self._put(name, positive_int(self.field_name(name), getattr(self, name)))
@@ -157,7 +177,7 @@ class CacheGroup:
         Parameters
         ----------
         tokens : int
-            The length, 0 <= tokens < 2**63. The group must have its block (see :attr:`CacheSpec.groups`).
+            The length, 0 <= tokens < 2**62. The group must have its block (see :attr:`CacheSpec.groups`).
 
         Returns
         -------
@@ -204,9 +224,10 @@ class CacheGroup:
         object.__setattr__(self, name, value)
 
     def _check_types(self) -> None:
-        if isinstance(self.kind, bool) or self.kind not in list(StateKind):
+        kind = whole_number(self.kind)
+        if kind is None or kind not in list(StateKind):
             raise SpecError(self.field_name("kind"), "a StateKind", self.kind)
-        self._put("kind", StateKind(self.kind))
+        self._put("kind", StateKind(kind))
         if self.kind is StateKind.DISK:
             raise SpecError(self.field_name("kind"), "a kind of state; DISK is a place, not a kind of group", self.kind)
         if not isinstance(self.coverage, (Prefix, Window, Chunk, Checkpoint)):
@@ -224,10 +245,7 @@ class CacheGroup:
     def _check_layers(self) -> None:
         if isinstance(self.layers, (str, bytes)) or not isinstance(self.layers, Sequence):
             raise SpecError(self.field_name("layers"), "a sequence of layer numbers or names", self.layers)
-        self._put("layers", tuple(self.layers))
-        for layer in self.layers:
-            if isinstance(layer, bool) or not isinstance(layer, (int, str)):
-                raise SpecError(self.field_name("layers"), "layer numbers or names", layer)
+        self._put("layers", layer_names(self.field_name("layers"), self.layers))
         if len(set(self.layers)) != len(self.layers):
             twice = next(layer for layer in self.layers if self.layers.count(layer) > 1)
             raise SpecError(self.field_name("layers"), "every layer once", twice)
@@ -246,10 +264,12 @@ class CacheGroup:
             return
         if not isinstance(self.parts, Mapping) or not self.parts:
             raise SpecError(self.field_name("parts"), "a mapping of part names to bytes", self.parts)
-        parts = {name: positive_int(self.field_name(f"parts[{name!r}]"), n) for name, n in self.parts.items()}
-        for name in parts:
+        for name in self.parts:
             if not isinstance(name, str) or not name:
                 raise SpecError(self.field_name("parts"), "names that are non-empty str", name)
+            encodable(self.field_name("parts"), name)
+        sizes = self.parts.items()
+        parts = {name: positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes}
         self._put("parts", parts)
         low, high = self.page_bytes, self.page_bytes * self.layer_count
         if not low <= sum(parts.values()) <= high:
@@ -293,18 +313,37 @@ class CacheGroup:
             self._refuse_rows(needed)
 
 
+def layer_names(where: str, layers: Sequence[int | str]) -> tuple[int | str, ...]:
+    """Return layers as a tuple of numbers and names.
+
+    Raises
+    ------
+    SpecError
+        More than :data:`MOST_LAYERS`, or one that is neither a number, 0 <= number < 2**48, nor a name.
+    """
+    named: list[int | str] = []
+    for layer in layers:  # not by len(): that of a long range is no machine number
+        if len(named) == MOST_LAYERS:
+            raise SpecError(where, f"at most {MOST_LAYERS} layers", "more")
+        if isinstance(layer, bool) or not isinstance(layer, (int, str)):
+            raise SpecError(where, "layer numbers or names", layer)
+        if isinstance(layer, str):
+            encodable(where, layer)
+        elif not 0 <= layer < SIZE_LIMIT:
+            raise SpecError(where, "layer numbers, 0 or more and below 2**48", layer)
+        named.append(layer)
+    return tuple(named)
+
+
 def token_length(tokens: object) -> int:
-    """Return a length in tokens as an int, 0 <= tokens < 2**63.
+    """Return a length in tokens as an int, 0 <= tokens < 2**62.
 
     Raises
     ------
     ArgumentError
         It is none.
     """
-    try:
-        length = -1 if isinstance(tokens, bool) else index(tokens)  # type: ignore[arg-type]
-    except TypeError:
-        length = -1
-    if not 0 <= length < TOKENS_LIMIT:
-        raise ArgumentError("tokens", "an int, 0 <= tokens < 2**63", tokens)
+    length = whole_number(tokens)
+    if length is None or not 0 <= length < TOKENS_LIMIT:
+        raise ArgumentError("tokens", "an int, 0 <= tokens < 2**62", tokens)
     return length

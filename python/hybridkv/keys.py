@@ -45,11 +45,12 @@ class BlockKeys:
     (and, where there is one, the partial rest).
     """
 
-    __slots__ = ("__weakref__", "_core", "_identity")
+    __slots__ = ("__weakref__", "_core", "_identity", "_rest_media")
 
-    def __init__(self, core: _core.KeyChain, identity: Identity | None) -> None:
+    def __init__(self, core: _core.KeyChain, identity: Identity | None, rest_media: tuple[MediaSpan, ...] = ()) -> None:
         self._core = core
         self._identity = identity
+        self._rest_media = rest_media  # spans that begin in the partial rest, which a continuation replaces
 
     @classmethod
     def from_hashes(cls, hashes: Sequence[bytes] | npt.NDArray[np.uint8], unit_tokens: SupportsIndex) -> BlockKeys:
@@ -75,7 +76,12 @@ class BlockKeys:
             rows = np.ascontiguousarray(hashes[:, :16]).tobytes()
             items = [rows[at : at + 16] for at in range(0, len(rows), 16)]
         elif isinstance(hashes, Sequence) and not isinstance(hashes, (str, bytes, bytearray, memoryview)):
-            items = [bytes(h) if isinstance(h, (bytearray, memoryview)) else h for h in hashes]
+            try:
+                items = [bytes(h) if isinstance(h, (bytearray, memoryview)) else h for h in hashes]
+            except Exception as error:  # whatever the sequence's own code raises
+                raise ArgumentError(
+                    "hashes", "a sequence of bytes or a uint8 array", _failure(hashes, error)
+                ) from error
         else:
             raise ArgumentError("hashes", "a sequence of bytes or a uint8 array", type(hashes).__name__)
         return cls(_core.KeyChain.from_hashes(items, _unit(unit_tokens)), None)
@@ -106,15 +112,15 @@ class BlockKeys:
     def __getitem__(self, index: slice) -> BlockKeys:
         if not isinstance(index, slice):
             raise ArgumentError("index", "a slice of whole units", type(index).__name__)
-        if index.step not in (None, 1):
-            raise ArgumentError("index", "a slice of step 1", f"step {index.step!r}")
         try:
-            begin, end, _ = index.indices(len(self))
-        except TypeError as error:
-            raise ArgumentError("index", "a slice of integers", str(error)) from None
+            begin, end, step = index.indices(len(self))
+        except Exception as error:  # TypeError, or whatever a bound's own __index__ raises
+            raise ArgumentError("index", "a slice of integers", str(error)) from error
+        if step != 1:
+            raise ArgumentError("index", "a slice of step 1", f"step {step}")
         base = self._core.begin_unit
         core = self._core.slice(base + begin, base + max(begin, end), index.stop is None)
-        return BlockKeys(core, self._identity)
+        return BlockKeys(core, self._identity, self._rest_media if core.rest_tokens else ())
 
     __iter__ = None  # a key by itself is a row of `digests`
 
@@ -163,7 +169,9 @@ def block_keys(
     media : sequence of (offset, length, digest)
         Tokens [offset, offset + length) of the whole sequence stand for an image or sound whose content
         has this digest (bytes). Keys change from the first unit touched. The parent's media are kept
-        and may be given again; of a slice ``keys[:j]``, those that begin before its end.
+        and may be given again; of a slice ``keys[:j]``, those that begin before its end. Of those that lie in
+        the partial rest, which `tokens` replaces, one is dropped that begins behind the last token or that a
+        given one overlaps. ``parent=keys[:len(keys)]`` drops them all.
 
     Returns
     -------
@@ -190,7 +198,8 @@ def block_keys(
     ids = _readable(tokens)
     spans = _spans(media)
     if parent is None:
-        return BlockKeys(_core.KeyChain.build(ids, unit, identity.parts(), spans), identity)
+        core = _core.KeyChain.build(ids, unit, identity.parts(), spans)
+        return BlockKeys(core, identity, _in_rest(core, spans))
     if not isinstance(parent, BlockKeys):
         raise ArgumentError("parent", "BlockKeys", type(parent).__name__)
     if parent.unit_tokens != unit:
@@ -199,7 +208,29 @@ def block_keys(
         raise ArgumentError("parent", "keys made from tokens", "keys made from hashes")
     if parent.identity != identity:
         raise ArgumentError("parent", f"keys of {identity}", f"keys of {parent.identity}")
-    return BlockKeys(parent._core.extend(ids, spans), identity)
+    base = parent._core
+    if parent._rest_media:
+        end = base.end_unit * unit + len(ids)
+        given = [(at, at + n) for at, n, _ in spans]
+        kept = (
+            span
+            for span in parent._rest_media
+            if span[0] < end and not any(at < span[0] + span[1] and span[0] < to for at, to in given)
+        )
+        spans = (*spans, *kept)
+        base = base.slice(base.begin_unit, base.end_unit, False)  # without the rest and its media
+    core = base.extend(ids, spans)
+    return BlockKeys(core, identity, _in_rest(core, spans))
+
+
+def _in_rest(core: _core.KeyChain, spans: tuple[MediaSpan, ...]) -> tuple[MediaSpan, ...]:
+    start = core.end_unit * core.unit_tokens
+    return tuple(span for span in spans if span[0] >= start)
+
+
+def _failure(value: object, error: Exception) -> str:
+    """What an object's own code raised while it was read."""
+    return f"{type(value).__module__}.{type(value).__name__}: {type(error).__name__}: {error}"
 
 
 def _unit(unit_tokens: SupportsIndex) -> int:
@@ -207,7 +238,7 @@ def _unit(unit_tokens: SupportsIndex) -> int:
         if isinstance(unit_tokens, bool):
             raise TypeError
         unit = operator.index(unit_tokens)
-    except TypeError:
+    except Exception:  # TypeError, or whatever an object's own __index__ raises
         raise ArgumentError("unit_tokens", "an int", type(unit_tokens).__name__) from None
     if not 1 <= unit <= 2**24:
         raise ArgumentError("unit_tokens", "1 <= unit_tokens <= 2**24", unit)
@@ -216,12 +247,21 @@ def _unit(unit_tokens: SupportsIndex) -> int:
 
 def _readable(tokens: Any) -> Any:
     """What the extension reads by itself: a list, a tuple, or an object with a buffer of integers."""
+    try:
+        return _read(tokens)
+    except (ArgumentError, MemoryError):
+        raise
+    except Exception as error:  # whatever a sequence, a buffer or an array interface of others raises
+        raise ArgumentError("tokens", "an integer array or sequence of ids", _failure(tokens, error)) from error
+
+
+def _read(tokens: Any) -> Any:
     if isinstance(tokens, (list, tuple)):
         return tokens
     if isinstance(tokens, np.ndarray):
         return _integers(tokens)
     if isinstance(tokens, memoryview):
-        return tokens
+        return _integers(np.asarray(tokens)) if tokens.format[:1] in (">", "!") else tokens
     if isinstance(tokens, array.array):
         return _integers(np.array(tokens))
     if isinstance(tokens, (str, bytes, bytearray)):
@@ -249,15 +289,15 @@ def _from_dlpack(tokens: _DLPack) -> npt.NDArray[Any]:
     name = f"{type(tokens).__module__}.{type(tokens).__name__}"
     try:
         kind = int(tokens.__dlpack_device__()[0])
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentError("tokens", "ids in host memory", f"{name}: {error}") from None
+    except Exception as error:
+        raise ArgumentError("tokens", "ids in host memory", _failure(tokens, error)) from error
     if kind not in _DLPACK_CPU:
         got = f"{name} on {getattr(tokens, 'device', f'DLPack device {kind}')}"
         raise ArgumentError("tokens", "ids in host memory (a copy from a device would wait for it)", got)
     try:
         ids = np.from_dlpack(tokens)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentError("tokens", "an integer tensor", f"{name}: {error}") from None
+    except Exception as error:
+        raise ArgumentError("tokens", "an integer tensor", _failure(tokens, error)) from error
     return _integers(ids)
 
 
@@ -265,8 +305,12 @@ def _spans(media: Sequence[MediaSpan]) -> tuple[tuple[int, int, bytes], ...]:
     expected = "spans (offset, length, digest)"
     if isinstance(media, (str, bytes)) or not isinstance(media, Sequence):
         raise ArgumentError("media", expected, type(media).__name__)
+    try:
+        listed = list(media)
+    except Exception as error:  # whatever the sequence's own code raises
+        raise ArgumentError("media", expected, _failure(media, error)) from error
     spans = []
-    for index, span in enumerate(media):
+    for index, span in enumerate(listed):
         try:
             offset, length, digest = span
             if isinstance(offset, bool) or isinstance(length, bool):
@@ -276,7 +320,7 @@ def _spans(media: Sequence[MediaSpan]) -> tuple[tuple[int, int, bytes], ...]:
                 raise TypeError(f"digest {type(digest).__name__}")
             if not (0 <= at < 2**62 and 1 <= n < 2**62):
                 raise ValueError(f"({at}, {n}, ...)")
-        except (TypeError, ValueError) as error:
-            raise ArgumentError("media", expected, f"{error} at index {index}") from None
-        spans.append((at, n, bytes(digest)))
+            spans.append((at, n, bytes(digest)))
+        except Exception as error:  # whatever is in the span raises
+            raise ArgumentError("media", expected, f"{error} at index {index}") from error
     return tuple(spans)

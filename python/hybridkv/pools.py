@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hybridkv.errors import ArgumentError
 from hybridkv.group import CacheGroup
 
 _CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
+_ADDRESSES = 2**63  # no address, extent or stride is as large
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,19 @@ def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) 
 
 
 def _read(name: str, item: Any) -> PoolArray:
+    try:
+        return _read_array(name, item)
+    except (ArgumentError, MemoryError):
+        raise
+    except Exception as error:  # whatever an array interface of others raises, or lacks
+        got = f"{type(item).__module__}.{type(item).__name__}: {type(error).__name__}: {error}"
+        raise ArgumentError(name, "an array (numpy, DLPack, __array_interface__)", got) from error
+
+
+def _read_array(name: str, item: Any) -> PoolArray:
     interface = getattr(item, "__cuda_array_interface__", None)
     if interface is not None:
-        width = np.dtype(interface["typestr"]).itemsize
-        shape = tuple(interface["shape"])
-        strides = interface.get("strides") or _dense(shape, width)
-        return _array(name, interface["data"][0], shape, tuple(strides), width, False, item)
+        return _device_array(name, interface, item)
     if not isinstance(item, np.ndarray) and hasattr(item, "__dlpack_device__"):
         device = int(item.__dlpack_device__()[0])
         if device not in _CPU_DEVICES:
@@ -104,8 +114,25 @@ def _read(name: str, item: Any) -> PoolArray:
         view = np.asarray(item)
     else:
         raise ArgumentError(name, "an array (numpy, DLPack, __array_interface__)", type(item).__name__)
+    if view.dtype.hasobject:
+        raise ArgumentError(name, "bytes of a page, no Python objects", f"an array of {view.dtype}")
     address = view.__array_interface__["data"][0]
     return _array(name, address, view.shape, view.strides, view.itemsize, True, (item, view))
+
+
+def _device_array(name: str, interface: Any, item: Any) -> PoolArray:
+    """Read ``__cuda_array_interface__``, of which every entry may be missing or wrong."""
+    dtype = np.dtype(interface["typestr"])
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise ArgumentError(name, "bytes of a page", f"typestr {interface['typestr']!r}")
+    shape = tuple(index(extent) for extent in interface["shape"])
+    if any(not 0 <= extent < _ADDRESSES for extent in shape):
+        raise ArgumentError(name, "extents, 0 or more", f"shape {shape}")
+    told = interface.get("strides")
+    strides = _dense(shape, dtype.itemsize) if told is None else tuple(index(stride) for stride in told)
+    if len(strides) != len(shape):
+        raise ArgumentError(name, "one stride for each extent", f"strides {strides} of shape {shape}")
+    return _array(name, index(interface["data"][0]), shape, strides, dtype.itemsize, False, item)
 
 
 def _dense(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
@@ -128,7 +155,7 @@ def _array(
     if len(shape) < 2:
         raise ArgumentError(name, "at least two dimensions [[pages, page_bytes]]", f"shape {shape}")
     dense = _dense(shape[1:], width)
-    page_bytes = int(np.prod(shape[1:], dtype=np.int64)) * width
+    page_bytes = math.prod(shape[1:]) * width
     # Rows may be padded (a fact that match reports); what is inside a row may not.
     rows_apart = len(shape) == 3 and strides[2] == width and strides[1] >= dense[0]
     if strides[1:] != dense and not rows_apart:
@@ -137,4 +164,7 @@ def _array(
     if strides[0] < extent and shape[0] > 1:
         raise ArgumentError(name, f"a page stride of at least {extent} bytes", strides[0])
     row_stride = strides[1] if len(shape) == 3 else 0
+    reach = address + shape[0] * max(strides[0], page_bytes)
+    if not 0 <= address <= reach < _ADDRESSES or not -_ADDRESSES <= strides[0] < _ADDRESSES:
+        raise ArgumentError(name, "memory within 63 bits of address", f"{reach - address} bytes at {address}")
     return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], host, keepalive)

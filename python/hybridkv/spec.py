@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hybridkv import _core
 from hybridkv.coverage import Checkpoint, Chunk, Prefix, positive_int
 from hybridkv.errors import ArgumentError, SpecError
-from hybridkv.group import TOKENS_LIMIT, CacheGroup, Need, token_length
+from hybridkv.group import MOST_LAYERS, TOKENS_LIMIT, CacheGroup, Need, token_length
 from hybridkv.identity import Identity
 from hybridkv.kinds import StateKind
 
@@ -26,6 +25,9 @@ __all__ = ["DTYPES", "GROUPS_PER_WORD", "CacheGroup", "CacheSpec", "Need"]
 
 GROUPS_PER_WORD = 8
 """Groups that a word of a descriptor holds: ``Prefix`` groups in one word, all others in the other."""
+
+MOST_UNIT_TOKENS = 2**24
+"""Tokens that one key can name, as in :func:`~hybridkv.block_keys`."""
 
 DTYPES = ("fp8", "bfloat16", "float32")
 """What :meth:`CacheSpec.from_config` computes rows in; "fp8" stands for the published row formats."""
@@ -38,7 +40,7 @@ class CacheSpec:
     Parameters
     ----------
     unit_tokens : int
-        Tokens that one key names.
+        Tokens that one key names, 1 to 2**24.
     groups : sequence of CacheGroup
         At most 8 with ``Prefix`` coverage and at most 8 others; names are unique.
     identity : Identity, optional
@@ -68,9 +70,9 @@ class CacheSpec:
     identity: Identity = field(default_factory=Identity, kw_only=True)
 
     def __post_init__(self) -> None:
-        unit = positive_int("unit_tokens", self.unit_tokens)
+        unit = _unit(self.unit_tokens)
         object.__setattr__(self, "unit_tokens", unit)
-        if not isinstance(self.groups, Sequence) or not self.groups:
+        if not isinstance(self.groups, Sequence) or not len(self.groups):
             raise SpecError("groups", "a sequence of at least one CacheGroup", self.groups)
         for group in self.groups:
             if not isinstance(group, CacheGroup):
@@ -81,7 +83,7 @@ class CacheSpec:
         self._check_names()
         self._check_words()
         if self.boundary_tokens >= TOKENS_LIMIT:
-            raise SpecError("groups", "blocks whose common multiple is below 2**63", self.boundary_tokens)
+            raise SpecError("groups", "blocks whose common multiple is below 2**62", self.boundary_tokens)
 
     @classmethod
     def homogeneous(
@@ -115,11 +117,14 @@ class CacheSpec:
             An argument that is not legal.
         """
         if isinstance(layers, bool) or not isinstance(layers, Sequence):
-            layers = range(positive_int("layers", layers))
-        if not layers:
+            count = positive_int("layers", layers)
+            if count > MOST_LAYERS:
+                raise SpecError("layers", f"at most {MOST_LAYERS} layers", count)
+            layers = range(count)
+        if not len(layers):
             raise SpecError("layers", "at least one layer", layers)
         group = CacheGroup("kv", StateKind.COMPRESSED, Prefix(), page_bytes=page_bytes, layers=layers)
-        return cls(unit_tokens, (group,), identity=identity or Identity())
+        return cls(unit_tokens, (group,), identity=Identity() if identity is None else identity)
 
     @classmethod
     def from_config(
@@ -168,11 +173,11 @@ class CacheSpec:
         """
         from hybridkv import models  # the families build on this module
 
-        unit = positive_int("unit_tokens", unit_tokens)
-        if dtype not in DTYPES:
+        unit = _unit(unit_tokens)
+        if not isinstance(dtype, str) or dtype not in DTYPES:
             raise ArgumentError("dtype", f"one of {', '.join(DTYPES)}", dtype)
         groups = models.groups_of(_read_config(config), unit, dtype)
-        return cls(unit, groups, identity=identity or Identity())
+        return cls(unit, groups, identity=Identity() if identity is None else identity)
 
     @property
     def boundary_tokens(self) -> int:
@@ -219,7 +224,7 @@ class CacheSpec:
         Parameters
         ----------
         tokens : int
-            The length, aligned or not, 0 <= tokens < 2**63.
+            The length, aligned or not, 0 <= tokens < 2**62.
 
         Returns
         -------
@@ -262,7 +267,7 @@ class CacheSpec:
             No group has that name.
         """
         for group in self.groups:
-            if group.name == name:
+            if isinstance(name, str) and group.name == name:
                 return group
         raise ArgumentError("group", f"one of {', '.join(g.name for g in self.groups)}", name)
 
@@ -272,14 +277,16 @@ class CacheSpec:
     def _most_blocks(self, group: CacheGroup) -> int:
         """Largest number of own blocks that a boundary needs, over one period of boundaries."""
         step, block = self.boundary_tokens, group.block_tokens or 1
-        rule, parameter = group.coverage.rule, group.coverage.parameter
+        parameter = group.coverage.parameter
         if isinstance(group.coverage, Checkpoint):
             return int(parameter == 0 or step % parameter != 0)
-        repeats = math.lcm(block, parameter if isinstance(group.coverage, Chunk) else 1)
-        first = -(-parameter // step) * step  # beyond the first window every boundary has a whole one
-        lengths = range(first, first + math.lcm(step, repeats), step)
-        spans = (_core.needed_blocks(rule, parameter, block, t) for t in lengths)
-        return max(end - begin for begin, end in spans)
+        # A boundary t needs the last `rows` tokens before it, of which its last block holds `held`, 1 to block;
+        # the more the rows exceed them, the more blocks. Boundaries meet every `held` that gcd(step, block) divides.
+        if isinstance(group.coverage, Chunk):
+            excess = _most_chunk_excess(step, block, parameter)
+        else:
+            excess = parameter - 1 - math.gcd(step, block) if parameter > 1 else None
+        return 0 if excess is None else 1 - (-max(excess, 0) // block)
 
     def _check_names(self) -> None:
         by_name: dict[str, CacheGroup] = {}
@@ -308,17 +315,64 @@ class CacheSpec:
                 raise SpecError("groups", f"at most {GROUPS_PER_WORD} groups {what}", count)
 
 
+def _most_chunk_excess(step: int, block: int, chunk: int) -> int | None:
+    """Largest t mod chunk - held over the boundaries t inside a chunk; None where all of them start one.
+
+    held is how much of t's last block lies before t, 1 to block. With ``t mod chunk = chunk - i * x`` and
+    ``held = k * y`` for i, k >= 1, where x = gcd(step, chunk) and y = gcd(step, block), a t exists exactly where
+    ``i * x + k * y`` is a multiple of z = gcd(block, chunk). Divided by their common divisor, x, y and z are
+    coprime in pairs, so that this is a lattice of determinant z, and i * x + k * y is least at one of the
+    corners of the hull of its points inside the quadrant.
+    """
+    x, y, z = math.gcd(step, chunk), math.gcd(step, block), math.gcd(block, chunk)
+    if x == chunk:
+        return None
+    common = math.gcd(x, y, z)
+    z_rest = z // common
+    if z_rest == 1:
+        return chunk - x - y
+    ratio = -(x // common) * pow(y // common, -1, z_rest) % z_rest
+    return chunk - min(i * x + k * y for i, k in _corners(ratio, z_rest))
+
+
+def _corners(ratio: int, modulus: int) -> Iterator[tuple[int, int]]:
+    """Corners of the hull of all (i, k), i >= 1 and k >= 1, with k = ratio * i modulo ``modulus``.
+
+    From (0, modulus) and (1, ratio) on, each point on the hull follows from the two before it
+    (Hirzebruch-Jung continued fraction); those that lie on one line are passed over, so that there are
+    about as many steps as the modulus has digits.
+    """
+    i_before, k_before, i, k = 0, modulus, 1, ratio
+    while k > 0:
+        yield i, k
+        factor = -(-k_before // k)
+        i_before, k_before, i, k = i, k, factor * i - i_before, factor * k - k_before
+        along, down = i - i_before, k_before - k
+        steps = k // down - 1  # for so long the factor is 2, and all points lie on one line
+        if steps > 0:
+            i_before, k_before = i_before + steps * along, k_before - steps * down
+            i, k = i + steps * along, k - steps * down
+            yield i_before, k_before
+
+
+def _unit(unit_tokens: object) -> int:
+    unit = positive_int("unit_tokens", unit_tokens)
+    if unit > MOST_UNIT_TOKENS:
+        raise SpecError("unit_tokens", "1 <= unit_tokens <= 2**24", unit)
+    return unit
+
+
 def _read_config(config: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, object]:
     if isinstance(config, Mapping):
         return config
     if not isinstance(config, (str, os.PathLike)):
         raise ArgumentError("config", "a mapping, or the path of a config.json", config)
-    path = os.path.join(config, "config.json") if os.path.isdir(config) else config
     try:
+        path = os.path.join(config, "config.json") if os.path.isdir(config) else config
         with open(path, encoding="utf-8") as file:
             read = json.load(file)
-    except (OSError, ValueError) as why:
-        raise ArgumentError("config", "a readable JSON file", os.fspath(config), why=str(why)) from why
+    except (OSError, ValueError, RecursionError, TypeError) as why:
+        raise ArgumentError("config", "a readable JSON file", str(config), why=str(why)) from why
     if not isinstance(read, dict):
         raise ArgumentError("config", "a JSON object", type(read).__name__)
     return read

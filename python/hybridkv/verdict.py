@@ -194,7 +194,7 @@ def _detail(check: Check, group: str, block: int, code: str, tokens: int) -> str
         "missing": f"block {block} of {group!r} was never here",
         "partial": f"the length is no multiple of {group!r}'s block (block {block})",
         "stale": f"block {block} of {group!r} was here and is gone",
-        "expired": f"block {block} of {group!r} slid out of its window's storage",
+        "expired": f"block {block} of {group!r} was here and slid out of its window, or was evicted",
         "lagging": f"{group!r} has not reached block {block} that the group it indexes has",
         "filling": f"block {block} of {group!r} is being filled by another request",
         "drop": "the length was shortened for a draft head",
@@ -227,18 +227,26 @@ def intersect(boundaries: Iterable[npt.ArrayLike]) -> int:
     Raises
     ------
     ArgumentError
-        No rank, or something else than lengths.
+        No rank, or something else than lengths of 0 or more.
 
     Examples
     --------
     >>> intersect([[16, 48, 96], [16, 32, 48, 64]])
     48
     """
+    expected = "arrays [[lengths]] of integers, 0 or more"
+    try:
+        ranks = iter(boundaries)
+    except TypeError as error:
+        raise ArgumentError("boundaries", f"an iterable of {expected}", boundaries) from error
     common: set[int] | None = None
-    for lengths in boundaries:
-        array = np.asarray(lengths)
-        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            raise ArgumentError("boundaries", "arrays [[lengths]] of integers", lengths)
+    for lengths in ranks:
+        try:
+            array = np.asarray(lengths)
+        except Exception as error:  # ragged, or whatever an array interface of others raises
+            raise ArgumentError("boundaries", expected, lengths) from error
+        if array.ndim != 1 or (array.size and (not np.issubdtype(array.dtype, np.integer) or array.min() < 0)):
+            raise ArgumentError("boundaries", expected, lengths)
         members = {int(length) for length in array}
         common = members if common is None else common & members
     if common is None:

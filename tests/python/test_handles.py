@@ -171,6 +171,24 @@ def test_copy_sources_stay_pinned_until_everything_is_published() -> None:
     assert cache.evict(keys_of(base), {"b": True}) == 2
 
 
+def test_a_request_that_starts_at_a_lease_takes_no_page_before_it() -> None:
+    """It would publish what it never wrote: a window block before the resume point stays absent unless named."""
+    spec = hk.CacheSpec(16, [group("kv", hk.Prefix()), group("w", hk.Window(17), K.WINDOW)])
+    cache = hk.HybridCache(spec, blocks=64)
+    cache.insert(keys_of(range(96)))
+    cache.evict(keys_of(range(96)), {"w": [0, 1, 2]})
+    keys = keys_of(range(112))
+    lease = cache.match(keys).lease
+    assert lease.tokens == 96
+    fill = cache.reserve(keys, lease=lease)
+    assert (fill.page_ids("w") >= 0).tolist() == [False] * 6 + [True]
+    fill.publish()
+    assert cache.match(keys_of(range(49))).outcome is hk.Outcome.FALSE_HIT
+    named = cache.reserve(keys, groups={"w": [2]})
+    assert (named.page_ids("w") >= 0).tolist() == [False, False, True, False, False, False, False]
+    named.abort()
+
+
 def test_match_at_withdraws_no_other_caches_lease() -> None:
     spec = hk.CacheSpec.homogeneous(1, 64)
     one, two = hk.HybridCache(spec, blocks=8), hk.HybridCache(spec, blocks=8)

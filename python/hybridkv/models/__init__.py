@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hybridkv.errors import UnsupportedModel
+from hybridkv.errors import SpecError, UnsupportedModel
 from hybridkv.group import CacheGroup
 from hybridkv.models import (
     bamba,
@@ -74,7 +74,10 @@ def groups_of(config: Mapping[str, object], unit_tokens: int, dtype: str) -> lis
     Raises
     ------
     UnsupportedModel
-        No family of that ``model_type``, or a field that is missing or contradicts another.
+        No family of that ``model_type``, or a field that is missing, out of range or contradicts another; or
+        fields whose products are: the error then names the field of the group or format.
+    SpecError
+        A compressed group lacks the tail that its overlap needs.
     """
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
@@ -86,4 +89,10 @@ def groups_of(config: Mapping[str, object], unit_tokens: int, dtype: str) -> lis
             architectures=config.get("architectures"),
             model_type=model_type,
         )
-    return family(ConfigReader(config), unit_tokens, dtype)
+    reader = ConfigReader(config)
+    try:
+        return family(reader, unit_tokens, dtype)
+    except SpecError as error:
+        if error.field == "groups":
+            raise
+        raise reader.refuse(str(error.field), error.expected, error.got) from error

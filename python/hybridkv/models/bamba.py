@@ -12,8 +12,9 @@ def groups(config: ConfigReader, unit_tokens: int, dtype: str) -> list[CacheGrou
     """Return "kv" and "state"."""
     count = config.positive("num_hidden_layers")
     full = config.get("attn_layer_indices")
-    if not isinstance(full, (list, tuple)) or any(i not in range(count) for i in full):
+    if not isinstance(full, (list, tuple)) or any(type(i) is not int or not 0 <= i < count for i in full):
         raise config.refuse("attn_layer_indices", f"a list of layers below {count}")
+    attending = set(full)
     heads, state = config.positive("mamba_n_heads"), config.positive("mamba_d_state")
     channels = config.positive("mamba_expand") * config.positive("hidden_size")
     if channels % heads or config.get("mamba_d_head") not in (None, "auto", channels // heads):
@@ -21,7 +22,7 @@ def groups(config: ConfigReader, unit_tokens: int, dtype: str) -> list[CacheGrou
         raise config.refuse("mamba_d_head", expected)
     return mamba_groups(
         config,
-        [FULL if i in full else LINEAR for i in range(count)],
+        [FULL if i in attending else LINEAR for i in range(count)],
         unit_tokens,
         dtype,
         layout="mamba2",

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from hybridkv.coverage import Checkpoint, Coverage, Prefix, Window
+from hybridkv.coverage import SIZE_LIMIT, Checkpoint, Coverage, Prefix, Window
 from hybridkv.errors import SpecError
 from hybridkv.formats import KvFormat
-from hybridkv.group import CacheGroup
+from hybridkv.group import MOST_LAYERS, CacheGroup
 from hybridkv.kinds import StateKind
 from hybridkv.models.attention import agreed, rows_group
 from hybridkv.models.deepseek_mla import indexer_format, indexer_group
@@ -111,12 +111,14 @@ def _schedule(config: ConfigReader) -> list[str]:
     derived = None
     if ratios is not None:
         draft = config.get("num_nextn_predict_layers") or 0
-        lengths = {count, count + draft} if isinstance(draft, int) else {count}
+        if isinstance(draft, bool) or not isinstance(draft, int) or not 0 <= draft <= MOST_LAYERS:
+            raise config.refuse("num_nextn_predict_layers", f"an int, 0 to {MOST_LAYERS}")
+        lengths = {count, count + draft}
         if not isinstance(ratios, (list, tuple)) or len(ratios) not in lengths:
             expected = f"{' or '.join(map(str, sorted(lengths)))} ratios, one per layer"
             raise config.refuse("compress_ratios", expected)
         for ratio in ratios:
-            if ratio not in TYPE_OF_RATIO:
+            if type(ratio) is not int or ratio not in TYPE_OF_RATIO:
                 raise config.refuse("compress_ratios", "ratios out of 0, 4, 128", ratio)
         derived = [TYPE_OF_RATIO[ratio] for ratio in ratios[:count]]  # the rest is the draft head's
     return agreed(config, "layer_types" if explicit is not None else "compress_ratios", explicit, derived)
@@ -136,8 +138,8 @@ def _rates(config: ConfigReader) -> dict[str, int]:
             listed["compress_ratios"] = RATES[layer_type]
         named = {field: rate for field, rate in listed.items() if rate is not None}
         for field, rate in named.items():
-            if isinstance(rate, bool) or not isinstance(rate, int) or rate < 1:
-                raise config.refuse(field, f"an int >= 1 for {layer_type}", rate)
+            if isinstance(rate, bool) or not isinstance(rate, int) or not 1 <= rate < SIZE_LIMIT:
+                raise config.refuse(field, f"an int >= 1, below 2**48, for {layer_type}", rate)
             if found.setdefault(layer_type, rate) != rate:
                 raise config.refuse(field, f"one ratio for {layer_type}", named)
         if layer_type not in found:
@@ -148,10 +150,14 @@ def _rates(config: ConfigReader) -> dict[str, int]:
 def _rope_dims(config: ConfigReader, width: int) -> int:
     explicit = config.optional_positive("qk_rope_head_dim")
     if explicit is not None:
+        if explicit > width:
+            raise config.refuse("qk_rope_head_dim", f"at most head_dim, {width}")
         return explicit
     factor = config.number("partial_rotary_factor")
     if factor is None:
         raise config.refuse("qk_rope_head_dim", "an int >= 1, or a partial_rotary_factor")
+    if factor > 1:
+        raise config.refuse("partial_rotary_factor", "a number, 0 to 1")
     return int(width * factor)
 
 

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+from hybridkv.coverage import SIZE_LIMIT
 from hybridkv.errors import UnsupportedModel
+from hybridkv.group import MOST_LAYERS
 
 ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 """Bytes of one element, by the names that configurations use."""
+
+DEEPEST = 8
+"""Lists and mappings inside one another, in a field that is read."""
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
@@ -60,8 +66,11 @@ class ConfigReader:
         )
 
     def get(self, field: str) -> object:
-        """Return what a field holds, or None."""
-        return self._fields.get(field)
+        """Return what a field holds, or None; refuse what no JSON file can hold."""
+        value = self._fields.get(field)
+        if not _is_plain(value):
+            raise self.refuse(field, "numbers, strings, lists and mappings")
+        return value
 
     def __contains__(self, field: object) -> bool:
         """Tell whether the configuration itself names the field, null included."""
@@ -72,11 +81,15 @@ class ConfigReader:
         return self._config.get(field) is not None
 
     def positive(self, *names: str) -> int:
-        """Return an int >= 1 from the first of these fields that has a value; they may not contradict."""
-        found = {name: self._fields[name] for name in names if self._fields.get(name) is not None}
+        """Return an int >= 1 from the first of these fields that has a value; they may not contradict.
+
+        It is below 2**48; ``num_hidden_layers`` is at most 10,000.
+        """
+        found = {name: value for name in names if (value := self.get(name)) is not None}
         for name, value in found.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise self.refuse(name, "an int >= 1", value)
+            most = MOST_LAYERS if name == "num_hidden_layers" else SIZE_LIMIT - 1
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise self.refuse(name, f"an int, 1 to {most}", value)
         if not found:
             raise self.refuse(names[0], "an int >= 1")
         if len(set(found.values())) > 1:
@@ -85,31 +98,36 @@ class ConfigReader:
 
     def optional_positive(self, *names: str) -> int | None:
         """As :meth:`positive`, or None where no field has a value."""
-        return self.positive(*names) if any(self._fields.get(name) is not None for name in names) else None
+        return self.positive(*names) if any(self.get(name) is not None for name in names) else None
 
     def absent(self, field: str, why: str) -> None:
         """Refuse a field that has a value which the family does not know."""
-        if self._fields.get(field):
+        if self.get(field):
             raise self.refuse(field, f"no value: {why}")
 
     def number(self, field: str) -> float | None:
         """Return a number as a float, or None where the field has no value."""
-        value = self._fields.get(field)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.refuse(field, "a number")
-        return float(value)
+        value = self.get(field)
+        return None if value is None else self.finite(field, value)
+
+    def finite(self, field: str, value: object) -> float:
+        """Return a number that was read from a field as a float; refuse one that is negative or not finite."""
+        if not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < math.inf:
+            try:
+                return float(value)
+            except OverflowError:
+                pass
+        raise self.refuse(field, "a number, finite and at least 0", value)
 
     def names(self, field: str, count: int, known: Sequence[str]) -> list[str] | None:
         """Return a list of ``count`` known names, or None where the field has no value."""
-        value = self._fields.get(field)
+        value = self.get(field)
         if value is None:
             return None
         if not isinstance(value, (list, tuple)) or len(value) != count:
             raise self.refuse(field, f"a list of {count} names, one per layer")
         for name in value:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise self.refuse(field, f"names out of {', '.join(known)}", name)
         return list(value)
 
@@ -124,9 +142,9 @@ class ConfigReader:
         for reader in (self, self._outer):
             if reader is None:
                 continue
-            both = {name: reader.get(name) for name in ("dtype", "torch_dtype")}
+            both = {name: reader.dtype_name(name) for name in ("dtype", "torch_dtype")}
             found = {name: value for name, value in both.items() if value is not None}
-            values = {str(value).removeprefix("torch.") for value in found.values()}
+            values = {value.removeprefix("torch.") for value in found.values()}
             if len(values) > 1:
                 raise self.refuse("dtype", "fields that agree", found)
             if values:
@@ -143,12 +161,31 @@ class ConfigReader:
         float32 because states accumulate over the whole prefix; engines keep them so.
         """
         for name in names:
-            value = self._fields.get(name)
+            value = self.dtype_name(name)
             if value is not None and value != "auto":
-                return self._known_dtype(name, str(value))
+                return self._known_dtype(name, value)
         return "float32"
+
+    def dtype_name(self, field: str) -> str | None:
+        """Return the name of a dtype, or None; a dtype of torch itself is known by its text."""
+        value = self._fields.get(field)
+        if value is None or isinstance(value, str):
+            return value
+        if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+            return str(value)
+        raise self.refuse(field, f"one of {', '.join(ELEMENT_BYTES)}", value)
 
     def _known_dtype(self, field: str, value: object) -> str:
         if not isinstance(value, str) or value not in ELEMENT_BYTES:
             raise self.refuse(field, f"one of {', '.join(ELEMENT_BYTES)}", value)
         return value
+
+
+def _is_plain(value: object, depth: int = 0) -> bool:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return True
+    if depth == DEEPEST:
+        return False
+    if isinstance(value, Mapping):
+        return all(isinstance(name, str) and _is_plain(item, depth + 1) for name, item in value.items())
+    return isinstance(value, (list, tuple)) and all(_is_plain(item, depth + 1) for item in value)

@@ -37,27 +37,30 @@ def rotation(
         None where positions are not scaled.
     """
     theta = config.number("rope_theta")
-    parameters = config.get("rope_parameters")
-    if isinstance(parameters, Mapping) and parameters:
+    parameters, where = config.get("rope_parameters"), "rope_parameters"
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise config.refuse(where, "a mapping")
+    if parameters:
         nested = parameters.get(layer_type)
         parameters = nested if isinstance(nested, Mapping) else parameters
-        theta = _number(parameters.get("rope_theta"), theta)
+        own = parameters.get("rope_theta")
+        theta = theta if own is None else config.finite("rope_parameters.rope_theta", own)
     elif layer_type == SLIDING and config.get("rope_local_base_freq") is not None:
         return config.number("rope_local_base_freq"), None
     else:
-        parameters = config.get("rope_scaling")
-    if not isinstance(parameters, Mapping):
+        parameters, where = config.get("rope_scaling"), "rope_scaling"
+    if parameters is None:
         return theta, None
+    if not isinstance(parameters, Mapping):
+        raise config.refuse(where, "a mapping")
     kind = parameters.get("rope_type", parameters.get("type"))
+    if kind is not None and not isinstance(kind, str):
+        raise config.refuse(f"{where}.rope_type", "a str", kind)
     scaling: dict[str, object] = {
         str(name): value if isinstance(value, (int, float, str)) else str(value)
         for name, value in parameters.items()
         if name not in TOLD_APART + leave_out and value is not None and not isinstance(value, Mapping)
     }
     if kind is not None and kind != "default":
-        scaling["type"] = str(kind)
+        scaling["type"] = kind
     return theta, scaling or None
-
-
-def _number(value: object, otherwise: float | None) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else otherwise

@@ -54,7 +54,7 @@ class Windows:
         """
         if text in ("all", "ends"):
             return cls(text)
-        if not text.isascii() or not text.isdigit() or int(text) == 0:
+        if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) == 0:
             raise ArgumentError("windows", "all, ends, or a distance in tokens", text)
         return cls("every", int(text))
 

@@ -92,6 +92,10 @@ def find_shape(text: str) -> Shape:
     if text in BUILT_IN:
         return BUILT_IN[text]
     path = Path(text)
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        found = False
+    if not found:
         raise ArgumentError("model", f"one of {', '.join(BUILT_IN)}, or the path of a config.json", text)
     return _from_config(path.parent.name if path.name == "config.json" else path.stem, str(path))

@@ -22,6 +22,13 @@ from hybridkv.errors import ArgumentError
 MAX_BLOCK_ID = 2**31 - 1
 """Largest id that is expanded as it stands; a trace with larger ones has its ids numbered by first use."""
 
+MOST_TOKENS = 2**31 - 1
+"""Longest prompt or answer that is read: its tokens are laid out in memory."""
+
+MOST_BLOCK_TOKENS = 2**24
+"""Largest block of an id, as of a key."""
+
+_LAST_TIME = 2**63
 _BLOCK_SIZES = tuple(1 << power for power in range(17))
 
 
@@ -115,8 +122,8 @@ def load_trace(path: str | Path, *, block_tokens: int | None = None, requests: i
     path = Path(path)
     if requests is not None and requests < 1:
         raise ArgumentError("requests", "at least 1", requests)
-    if block_tokens is not None and block_tokens < 1:
-        raise ArgumentError("block_tokens", "at least 1", block_tokens)
+    if block_tokens is not None and not 1 <= block_tokens <= MOST_BLOCK_TOKENS:
+        raise ArgumentError("block_tokens", f"at least 1 and at most {MOST_BLOCK_TOKENS}", block_tokens)
     rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in _lines(path):
         rows.append((number, _row(f"{path.name}:{number}", line)))
@@ -164,16 +171,19 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _row(where: str, line: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(where, "a JSON object", f"{line.strip()[:60]!r}") from error
     if not isinstance(row, dict):
         raise ArgumentError(where, "a JSON object", type(row).__name__)
     timestamp = row.get("timestamp")
-    if isinstance(timestamp, bool) or not isinstance(timestamp, int | float) or not timestamp >= 0:
-        raise ArgumentError(f"{where}: timestamp", "a number, at least 0", timestamp)
+    if isinstance(timestamp, bool) or not isinstance(timestamp, int | float) or not 0 <= timestamp < _LAST_TIME:
+        raise ArgumentError(f"{where}: timestamp", "a number, at least 0 and below 2**63", timestamp)
     for key in ("input_length", "output_length"):
-        if not _is_count(row.get(key)):
-            raise ArgumentError(f"{where}: {key}", "an integer, at least 0", row.get(key))
+        length = row.get(key)
+        if not _is_count(length):
+            raise ArgumentError(f"{where}: {key}", "an integer, at least 0", length)
+        if row[key] > MOST_TOKENS:
+            raise ArgumentError(f"{where}: {key}", f"at most {MOST_TOKENS}", length)
     ids = row.get("hash_ids")
     if not isinstance(ids, list):
         raise ArgumentError(f"{where}: hash_ids", "a list of integers, at least 0", ids)
@@ -187,7 +197,7 @@ def _row(where: str, line: str) -> dict[str, Any]:
     return row
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
