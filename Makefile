@@ -31,7 +31,7 @@ export USABLE
 
 .PHONY: help demo test cpp bench lint format stub soak weaken clean
 
-help:  ## what can be made
+help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHON=, JOBS=)
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
 .venv/.made: tests/constraints.txt
@@ -50,6 +50,7 @@ help:  ## what can be made
 	@touch $@
 
 .venv/.package: .venv/.made $(SOURCES) CMakeLists.txt pyproject.toml
+	@echo "building hybridkv"
 	@$(PIP) install -q --no-build-isolation --no-deps --force-reinstall --config-settings=build-dir=build/{wheel_tag} .
 	@touch $@
 

@@ -224,9 +224,8 @@ class HybridCache(Uncopied):
         keys : BlockKeys
             The prefix, or a slice of it.
         lease : Lease, optional
-            Taken over: the request starts at ``lease.tokens``, inside a shared page perhaps; see
-            :meth:`Fill.copies`. Blocks that end there or before are then reserved only where named by index:
-            the request writes nothing before the lease, and what is published must have been written.
+            Taken over: the request starts at ``lease.tokens``, inside a shared page perhaps (:meth:`Fill.copies`).
+            It writes nothing before that: blocks that end there or before are reserved only where named by index.
         groups : mapping, optional
             {name: True or indices of the group's own blocks}. Default: every group, every block.
         formats : mapping of str to KvFormat, optional

@@ -47,7 +47,8 @@ class Fill(Uncopied):
         -------
         numpy.ndarray
             [[own blocks that end inside the keys]] int32, a tip's partial block last; -1 where no page is taken
-            (the block is ready, or was not asked for).
+            (the block is ready, hence not this request's to write or read; or it was not asked for). Blocks are those
+            of the keys given: for a slice the first is the first that ends inside it.
 
         Raises
         ------
@@ -71,7 +72,7 @@ class Fill(Uncopied):
         Returns
         -------
         numpy.ndarray
-            [[n, 3]] int32: source page, own new page, rows.
+            [[n, 3]] int32: source page, own new page, rows of the page that the source attests (from its first).
 
         Raises
         ------

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -494,10 +493,3 @@ def test_media_in_the_rest_give_way_to_what_replaces_it() -> None:
         assert block_keys(ids[48:], 16, parent=grown) == block_keys(ids, 16, media=[early, in_rest])
         refused(ArgumentError, "media", lambda g=grown: block_keys(ids[48:55], 16, parent=g))  # cut in two
     assert block_keys(ids[48:], 16, parent=parent[: len(parent)]) == block_keys(ids, 16, media=[early])
-
-
-def test_a_group_in_step_may_have_another_block() -> None:
-    leader = group("kv", StateKind.COMPRESSED, Prefix(), block_tokens=32)
-    index = group("index", StateKind.INDEXER, Prefix(), block_tokens=16, in_step_with="kv")
-    assert CacheSpec(16, [leader, index]).boundary_tokens == 32
-    refused(SpecError, "in_step_with", lambda: CacheSpec(16, [replace(leader, name="x"), index]))

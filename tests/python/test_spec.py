@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import pickle
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -434,3 +435,11 @@ def test_a_declared_format_is_the_fingerprint() -> None:
     fmt = KvFormat("kv_heads", "bfloat16")
     assert group(format=fmt).fingerprint == fmt.fingerprint != group().fingerprint
     assert group(format=fmt, page_bytes=2048).fingerprint == fmt.fingerprint
+
+
+def test_a_group_in_step_may_have_another_block() -> None:
+    leader = CacheGroup("kv", StateKind.COMPRESSED, Prefix(), page_bytes=64, block_tokens=32)
+    index = CacheGroup("index", StateKind.INDEXER, Prefix(), page_bytes=64, block_tokens=16, in_step_with="kv")
+    assert CacheSpec(16, [leader, index]).boundary_tokens == 32
+    with pytest.raises(SpecError, match="in_step_with"):
+        CacheSpec(16, [replace(leader, name="x"), index])
