@@ -26,13 +26,13 @@ std::unique_ptr<FillBox> reserve(const std::shared_ptr<CacheBox>& box,
 // One entry an own block that ends inside the keys, a tip's partial block last.
 py::array_t<std::int32_t> page_ids(const FillBox& box, int group) {
   const KeyChain& keys = *box.fill->keys;
-  const std::int64_t units = box.box->cache.layout().groups[static_cast<std::size_t>(group)].block_units;
+  const std::int64_t units = box.box->cache.layout().groups[group].block_units;
   const std::int64_t first = keys.begin_unit() / units;
   const bool tip = keys.rest_tokens() != 0 && keys.has_tokens();
   const std::int64_t end = keys.end_unit() / units + (tip ? 1 : 0);
   py::array_t<std::int32_t> out(static_cast<py::ssize_t>(end - first));
   std::fill_n(out.mutable_data(), out.size(), -1);
-  for (const Fill::Entry& entry : box.fill->entries[static_cast<std::size_t>(group)]) {
+  for (const Fill::Entry& entry : box.fill->entries[group]) {
     if (entry.state != Fill::State::Given)
       out.mutable_at(static_cast<py::ssize_t>(entry.block - first)) =
           static_cast<std::int32_t>(index(entry.page));
@@ -41,7 +41,7 @@ py::array_t<std::int32_t> page_ids(const FillBox& box, int group) {
 }
 
 py::array_t<std::int32_t> copies(const FillBox& box, int group) {
-  const auto& list = box.fill->copies[static_cast<std::size_t>(group)];
+  const auto& list = box.fill->copies[group];
   py::array_t<std::int32_t> out({static_cast<py::ssize_t>(list.size()), py::ssize_t{3}});
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto row = static_cast<py::ssize_t>(i);

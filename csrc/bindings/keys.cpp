@@ -120,7 +120,7 @@ TokenView view_of_sequence(py::handle sequence) {
       id = slow_id(item);
       if (id < 0) refuse_item(held, i);
     }
-    (*ids)[static_cast<std::size_t>(i)] = static_cast<std::uint32_t>(id);
+    (*ids)[i] = static_cast<std::uint32_t>(id);
   }
   TokenView view;
   view.data = reinterpret_cast<const std::byte*>(ids->data());

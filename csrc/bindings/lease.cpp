@@ -35,7 +35,7 @@ py::array_t<std::uint64_t> addresses(const LeaseBox& box, int group) {
   auto rows = out.mutable_unchecked<2>();
   for (py::ssize_t row = 0; row < rows.shape(0); ++row) {
     for (py::ssize_t i = 0; i < rows.shape(1); ++i) {
-      const std::uint32_t page = pages[static_cast<std::size_t>(i)];
+      const std::uint32_t page = pages[i];
       rows(row, i) = page == none_u32 ? 0 : memory.address(row, page);
     }
   }

@@ -136,7 +136,7 @@ class HybridCache {
   // ---- pools and formats ----------------------------------------------------------------------
 
   void bind(int group, std::vector<PoolArray> arrays, bool host);
-  const PoolMemory& memory(int group) const { return memory_[static_cast<std::size_t>(group)]; }
+  const PoolMemory& memory(int group) const { return memory_[group]; }
   std::span<const FormatId> spec_formats() const { return spec_formats_; }
   FormatId format_id(const Digest16& fingerprint);
   const Digest16& format(FormatId id) const { return formats_[id]; }
@@ -152,12 +152,8 @@ class HybridCache {
   };
   // The state of one own block, the tip's partial page included. Progress: wait-free.
   Inspection inspect(const KeyChain& keys, int group, std::int64_t block) const;
-  std::int64_t private_pages(int group) const {
-    return private_pages_[static_cast<std::size_t>(group)].load();
-  }
-  std::int64_t quarantined_pages(int group) const {
-    return quarantined_pages_[static_cast<std::size_t>(group)].load();
-  }
+  std::int64_t private_pages(int group) const { return private_pages_[group].load(); }
+  std::int64_t quarantined_pages(int group) const { return quarantined_pages_[group].load(); }
   std::int64_t resets() const { return resets_; }
   std::int64_t live_leases() const { return live_leases_.load(); }
   std::int64_t live_fills() const { return live_fills_.load(); }
@@ -188,13 +184,11 @@ class HybridCache {
   PinResult pin(const Question& question, MatchScratch& scratch, std::int64_t tokens, Lease& lease) const;
   PinResult pin_history(MatchScratch& scratch, std::int64_t tokens, Lease& lease) const;
   PinResult pin_blocks(const Question& question, MatchScratch& scratch, const Tip* tip, Lease& lease) const;
-  PinResult pin_tip(const Question& question, const Tip& tip, Lease& lease) const;
+  PinResult pin_tip(const Tip& tip, Lease& lease) const;
   bool verify(const Question& question, const Lease& lease, Why& why);
   bool content_intact(int group, PageId page, bool whole) const;
   void take_fingerprint(int group, PageId page);
-  bool group_misaligned(int group) const {
-    return misaligned_[static_cast<std::size_t>(group)] != Code::None;
-  }
+  bool group_misaligned(int group) const { return misaligned_[group] != Code::None; }
   // tips.cpp
   void gather_tips(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const;

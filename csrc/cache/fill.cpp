@@ -10,7 +10,7 @@ namespace hkv {
 // a tip. All of them means those that end after `after`. Throws Error(ArgumentError) on an index outside.
 std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group, const Selection& selection,
                                                 Of of, std::int64_t after) const {
-  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const Group& g = layout_.groups[group];
   const std::int64_t first = keys.begin_unit() / g.block_units, whole_end = keys.end_unit() / g.block_units;
   const bool tip = keys.rest_tokens() != 0 && keys.has_tokens();
   const std::int64_t end = whole_end + (tip ? 1 : 0);
@@ -34,14 +34,14 @@ std::vector<std::int64_t> HybridCache::selected(const KeyChain& keys, int group,
 
 // Whether a state at the length can ever be asked for: a checkpoint group needs none at its own multiples.
 bool HybridCache::needs_page(int group, std::int64_t tokens) const {
-  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const Group& g = layout_.groups[group];
   return g.coverage.rule != Rule::Checkpoint || !needed_span(g.coverage, tokens).empty();
 }
 
 // The key that records an own block, and for a tip's partial block the whole units before the tip.
 Key128 HybridCache::key_of_block(const KeyChain& keys, int group, std::int64_t block,
                                  std::int64_t& tip_unit) const {
-  const std::int64_t end = (block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
+  const std::int64_t end = (block + 1) * layout_.groups[group].block_units;
   tip_unit = end <= keys.end_unit() ? -1 : keys.end_unit();
   return tip_unit < 0 ? keys.keys()[end - 1] : keys.tip_key(keys.end_unit(), keys.rest_tokens());
 }
@@ -60,9 +60,8 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
   // First what is needed, so that a refusal leaves everything as it was; concurrent takers are met below.
   for (int g = 0; g < store_.group_count(); ++g) {
     const GroupSlot& at = store_.slot_of(g);
-    auto& entries = fill->entries[static_cast<std::size_t>(g)];
-    for (const std::int64_t block :
-         selected(*keys, g, groups[static_cast<std::size_t>(g)], Of::Needed, written_from)) {
+    auto& entries = fill->entries[g];
+    for (const std::int64_t block : selected(*keys, g, groups[g], Of::Needed, written_from)) {
       Fill::Entry entry{block, no_page, {}, no_descriptor, Fill::State::Given, -1, 0};
       entry.key = key_of_block(*keys, g, block, entry.tip_unit);
       if (entry.tip_unit >= 0) entry.rows = rows_in_tip(*keys, g, block);
@@ -72,14 +71,13 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
     }
     const auto free = static_cast<std::int64_t>(store_.pool(g).free_count());
     if (static_cast<std::int64_t>(entries.size()) > free) {
-      throw OutOfPagesError(layout_.groups[static_cast<std::size_t>(g)].name,
-                            static_cast<long long>(entries.size()), free);
+      throw OutOfPagesError(layout_.groups[g].name, static_cast<long long>(entries.size()), free);
     }
   }
   live_fills_.fetch_add(1);
   try {
     for (int g = 0; g < store_.group_count(); ++g) {
-      for (Fill::Entry& entry : fill->entries[static_cast<std::size_t>(g)]) take_entry(*fill, g, entry);
+      for (Fill::Entry& entry : fill->entries[g]) take_entry(*fill, g, entry);
     }
   } catch (const Error&) {
     abort(*fill, false);
@@ -93,10 +91,10 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
 void HybridCache::take_entry(Fill& fill, int group, Fill::Entry& entry) {
   entry.page = store_.pool(group).take();
   if (entry.page == no_page) {
-    throw OutOfPagesError(layout_.groups[static_cast<std::size_t>(group)].name, 1, 0);
+    throw OutOfPagesError(layout_.groups[group].name, 1, 0);
   }
   entry.state = Fill::State::Private;
-  private_pages_[static_cast<std::size_t>(group)].fetch_add(1);
+  private_pages_[group].fetch_add(1);
   if (claim_entry(fill, group, entry) == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
 }
 
@@ -116,7 +114,7 @@ HybridCache::Claim HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& 
     if (store_.claim(placed.id, entry.key, group, entry.page, lives)) {
       entry.id = placed.id;
       entry.state = Fill::State::Claimed;
-      private_pages_[static_cast<std::size_t>(group)].fetch_sub(1);
+      private_pages_[group].fetch_sub(1);
       return Claim::Taken;
     }
     if (lives) {
@@ -129,13 +127,13 @@ HybridCache::Claim HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& 
 // A unit that comes back may still have a tip directory below it.
 void HybridCache::renote_tips(const KeyChain& keys, int group, const Fill::Entry& entry, DescriptorId id) {
   if (entry.tip_unit >= 0 || !keys.has_tokens()) return;
-  const std::int64_t unit = (entry.block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
+  const std::int64_t unit = (entry.block + 1) * layout_.groups[group].block_units;
   if (store_.table().find(keys.tip_directory_key(unit)).found()) store_.note_tips(id);
 }
 
 // Rows of the partial block that a tip attests.
 std::uint32_t HybridCache::rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const {
-  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const Group& g = layout_.groups[group];
   if (g.coverage.rule == Rule::Checkpoint) return 0;  // a state is whole or not there
   const std::int64_t rows = (keys.tokens() - block * layout_.block_tokens(g)) / g.tokens_per_row;
   const std::int64_t kept = g.rows_per_page == 0 ? rows : std::min(rows, g.rows_per_page);
@@ -145,16 +143,15 @@ std::uint32_t HybridCache::rows_in_tip(const KeyChain& keys, int group, std::int
 // The fill starts inside a shared page: its own page of that block gets the rows the lease attests.
 void HybridCache::add_copies(Fill& fill, const Lease& lease) {
   for (const Lease::Held& held : lease.held) {
-    const Group& g = layout_.groups[static_cast<std::size_t>(held.group)];
+    const Group& g = layout_.groups[held.group];
     const std::int64_t start = held.block * layout_.block_tokens(g);
     const bool partial = start + layout_.block_tokens(g) > lease.tokens;
     if (!partial || g.coverage.rule == Rule::Checkpoint) continue;
-    for (const Fill::Entry& entry : fill.entries[static_cast<std::size_t>(held.group)]) {
+    for (const Fill::Entry& entry : fill.entries[held.group]) {
       if (entry.block != held.block || entry.page == no_page) continue;
       const PageId source = store_.page(held.id, held.group);
       const std::uint32_t rows = store_.pool(held.group)[source].attested_rows.load();
-      fill.copies[static_cast<std::size_t>(held.group)].push_back(
-          {source, entry.page, static_cast<std::int32_t>(rows)});
+      fill.copies[held.group].push_back({source, entry.page, static_cast<std::int32_t>(rows)});
     }
   }
 }
@@ -162,8 +159,7 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
 // ---- publish -----------------------------------------------------------------------------------
 
 void HybridCache::check_selection(const Fill& fill, std::span<const Selection> groups) const {
-  for (int g = 0; g < store_.group_count(); ++g)
-    selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any, 0);
+  for (int g = 0; g < store_.group_count(); ++g) selected(*fill.keys, g, groups[g], Of::Any, 0);
 }
 
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
@@ -171,13 +167,13 @@ void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
     throw Error(ErrorCode::FillClosed, "fill", "a fill younger than the last reset", "an older one");
   std::vector<std::vector<std::int64_t>> chosen;
   for (int g = 0; g < store_.group_count(); ++g)
-    chosen.push_back(selected(*fill.keys, g, groups[static_cast<std::size_t>(g)], Of::Any, 0));
+    chosen.push_back(selected(*fill.keys, g, groups[g], Of::Any, 0));
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (int g = 0; g < store_.group_count(); ++g) {
       if (store_.slot_of(g).which != which) continue;
-      const auto& blocks = chosen[static_cast<std::size_t>(g)];
-      const bool all = groups[static_cast<std::size_t>(g)].all;
-      for (Fill::Entry& entry : fill.entries[static_cast<std::size_t>(g)]) {
+      const auto& blocks = chosen[g];
+      const bool all = groups[g].all;
+      for (Fill::Entry& entry : fill.entries[g]) {
         if (all || std::find(blocks.begin(), blocks.end(), entry.block) != blocks.end())
           publish_entry(fill, g, entry);
       }
@@ -194,7 +190,7 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
   }
   if (entry.state != Fill::State::Claimed) return;
   PageRecord& record = store_.pool(group)[entry.page];
-  const FormatId format = fill.formats[static_cast<std::size_t>(group)];
+  const FormatId format = fill.formats[group];
   record.format.store(format);
   record.attested_rows.store(entry.rows);
   take_fingerprint(group, entry.page);
@@ -209,7 +205,7 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
 
 // Whether all pages of a group have one format; read by match before and after its pins.
 void HybridCache::note_format(int group, FormatId format) {
-  Atom<std::uint32_t>& one = page_formats_[static_cast<std::size_t>(group)];
+  Atom<std::uint32_t>& one = page_formats_[group];
   std::uint32_t now = one.load();
   for (;;) {
     if (now == format + 1u || now == none_u32) return;
@@ -225,14 +221,14 @@ void HybridCache::give_back(int group, Fill::Entry& entry, bool quarantine) {
   if (entry.state == Fill::State::Claimed) {
     store_.abort(entry.id, entry.key, group, quarantine);
   } else if (entry.state == Fill::State::Private) {
-    private_pages_[static_cast<std::size_t>(group)].fetch_sub(1);
+    private_pages_[group].fetch_sub(1);
     if (!quarantine) store_.pool(group).give_back(entry.page);
   } else {
     return;
   }
   if (quarantine) {
     counters_.add(kQuarantined, 1);
-    quarantined_pages_[static_cast<std::size_t>(group)].fetch_add(1);
+    quarantined_pages_[group].fetch_add(1);
   }
   entry.state = Fill::State::Given;
 }
@@ -240,7 +236,7 @@ void HybridCache::give_back(int group, Fill::Entry& entry, bool quarantine) {
 void HybridCache::abort(Fill& fill, bool quarantine) {
   if (fill.born != resets_) return;  // a reset took every page back
   for (int g = 0; g < store_.group_count(); ++g) {
-    for (Fill::Entry& entry : fill.entries[static_cast<std::size_t>(g)]) give_back(g, entry, quarantine);
+    for (Fill::Entry& entry : fill.entries[g]) give_back(g, entry, quarantine);
   }
   fill.closed = true;
   note_if_done(fill);
@@ -260,12 +256,11 @@ void HybridCache::note_if_done(Fill& fill) {
 
 std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection> groups) {
   std::vector<std::vector<std::int64_t>> chosen;
-  for (int g = 0; g < store_.group_count(); ++g)
-    chosen.push_back(selected(keys, g, groups[static_cast<std::size_t>(g)], Of::Any, 0));
+  for (int g = 0; g < store_.group_count(); ++g) chosen.push_back(selected(keys, g, groups[g], Of::Any, 0));
   std::int64_t retired = 0;
   std::int64_t tip_unit = -1;
   for (int g = 0; g < store_.group_count(); ++g) {
-    const auto& blocks = chosen[static_cast<std::size_t>(g)];
+    const auto& blocks = chosen[g];
     for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {  // suffix before prefix
       std::int64_t unit = -1;
       const Key128 key = key_of_block(keys, g, *block, unit);

@@ -145,10 +145,10 @@ void HybridCache::scan_history(const Question& question, MatchScratch& scratch) 
   while (at < scratch.positions && alive) {
     const std::int64_t n = at == 0 ? 1 : std::min(chunk, scratch.positions - at);
     table.find_batch(first_key + at * layout_.probe_units, static_cast<std::size_t>(layout_.probe_units),
-                     static_cast<std::size_t>(n), &scratch.history[static_cast<std::size_t>(at)]);
+                     static_cast<std::size_t>(n), &scratch.history[at]);
     std::int64_t i = at;
     if (plain) {
-      while (i < at + n && scratch.history[static_cast<std::size_t>(i)].h.usable(prefix_slots_)) ++i;
+      while (i < at + n && scratch.history[i].h.usable(prefix_slots_)) ++i;
       for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
         if (layout_.groups[g].prefix())
           scratch.snapshot.groups[g].known_run = scratch.snapshot.groups[g].ready_run = i;
@@ -164,7 +164,7 @@ void HybridCache::scan_history(const Question& question, MatchScratch& scratch) 
 // Extends the runs of the Prefix groups that record a block at the position.
 // Returns: whether some run may go on.
 bool HybridCache::note_position(MatchScratch& scratch, std::int64_t position) const {
-  const Sighting& seen = scratch.history[static_cast<std::size_t>(position)];
+  const Sighting& seen = scratch.history[position];
   const std::int64_t end = (position + 1) * layout_.probe_units;
   bool alive = false;
   for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
@@ -216,11 +216,11 @@ void HybridCache::find_known_end(const Question& question, MatchScratch& scratch
 bool HybridCache::foreign_page(const Question& question, int group, DescriptorId id) const {
   const PageId page = store_.page(id, group);
   if (page == no_page || index(page) >= store_.pool(group).count()) return true;  // moved: the pin will tell
-  return store_.pool(group)[page].format.load() != question.formats[static_cast<std::size_t>(group)];
+  return store_.pool(group)[page].format.load() != question.formats[group];
 }
 
 Sighting HybridCache::sight_block(const MatchScratch& scratch, int group, std::int64_t block) const {
-  const std::int64_t end = (block + 1) * layout_.groups[static_cast<std::size_t>(group)].block_units;
+  const std::int64_t end = (block + 1) * layout_.groups[group].block_units;
   if (layout_.probe_units != 0 && end % layout_.probe_units == 0 &&
       end / layout_.probe_units <= scratch.read_positions) {
     return scratch.history[static_cast<std::size_t>(end / layout_.probe_units - 1)];
@@ -238,8 +238,8 @@ void HybridCache::fill_planes_of(void* context, int group, std::int64_t from, st
 // Blocks that end where a Prefix group records one lie in the history read already: of those a whole word of
 // the plane at a time. The others are looked up.
 void HybridCache::fill_planes(MatchScratch& scratch, int group, std::int64_t from, std::int64_t to) const {
-  GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
-  const std::int64_t block_units = layout_.groups[static_cast<std::size_t>(group)].block_units;
+  GroupView& view = scratch.snapshot.groups[group];
+  const std::int64_t block_units = layout_.groups[group].block_units;
   const std::int64_t probe = layout_.probe_units;
   to = std::min(to, view.ours.size());
   if (probe != 0 && block_units % probe == 0 && to * block_units <= scratch.read_positions * probe) {
@@ -269,7 +269,7 @@ void HybridCache::fill_planes(MatchScratch& scratch, int group, std::int64_t fro
 
 void HybridCache::note_block(MatchScratch& scratch, int group, std::int64_t block,
                              const Sighting& seen) const {
-  GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
+  GroupView& view = scratch.snapshot.groups[group];
   view.read.set(block);
   if (!seen.found() || !seen.b.usable_slot(store_.slot_of(group).slot)) return;
   const bool foreign = view.may_be_foreign && foreign_page(*scratch.question, group, seen.id);
@@ -278,7 +278,7 @@ void HybridCache::note_block(MatchScratch& scratch, int group, std::int64_t bloc
 
 void HybridCache::fill_word(MatchScratch& scratch, int group, std::int64_t word, std::int64_t stride,
                             std::int64_t end) const {
-  GroupView& view = scratch.snapshot.groups[static_cast<std::size_t>(group)];
+  GroupView& view = scratch.snapshot.groups[group];
   const std::int64_t first = word * 64, n = std::min<std::int64_t>(64, end - first);
   const std::uint64_t all = ~std::uint64_t{0} >> (64 - n);
   if (view.read.word(word) == all) return;
@@ -390,11 +390,11 @@ void HybridCache::choose_why(const MatchScratch& scratch, Verdict& verdict) cons
   verdict.has_why = false;
   std::int64_t most = 0;
   for (int check = 0; check < check_count; ++check) {
-    if (verdict.lost[static_cast<std::size_t>(check)] == 0) continue;
-    explain(scratch, verdict.reason[static_cast<std::size_t>(check)]);
-    if (verdict.lost[static_cast<std::size_t>(check)] > most) {
-      most = verdict.lost[static_cast<std::size_t>(check)];
-      verdict.why = verdict.reason[static_cast<std::size_t>(check)];
+    if (verdict.lost[check] == 0) continue;
+    explain(scratch, verdict.reason[check]);
+    if (verdict.lost[check] > most) {
+      most = verdict.lost[check];
+      verdict.why = verdict.reason[check];
       verdict.has_why = true;
     }
   }
@@ -419,7 +419,7 @@ void HybridCache::choose_why(const MatchScratch& scratch, Verdict& verdict) cons
 // Tells missing from stale from expired from lagging from filling, where a check only found "not ready".
 void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
   if (why.code != Code::None && why.code != Code::Format) return;
-  const Group& group = layout_.groups[static_cast<std::size_t>(why.group)];
+  const Group& group = layout_.groups[why.group];
   const GroupSlot& at = store_.slot_of(why.group);
   Sighting seen;
   if (why.tip_tokens == 0) seen = sight_block(scratch, why.group, why.block);
@@ -452,8 +452,7 @@ void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
 void HybridCache::count(const Question& question, const Verdict& verdict) {
   const std::int64_t tokens = question.keys->tokens();
   const auto kind = [&](const Why& why) {
-    return why.in_tier ? static_cast<int>(StateKind::Disk)
-                       : layout_.groups[static_cast<std::size_t>(why.group)].kind;
+    return why.in_tier ? static_cast<int>(StateKind::Disk) : layout_.groups[why.group].kind;
   };
   counters_.add(kLookups, 1);
   counters_.add(kLookupsTokens, tokens);
@@ -465,9 +464,9 @@ void HybridCache::count(const Question& question, const Verdict& verdict) {
   if (verdict.matched_tokens > verdict.usable_tokens) {
     counters_.add(kFalseHitsTokens, verdict.matched_tokens - verdict.usable_tokens);
     for (int check = 0; check < check_count; ++check) {
-      const std::int64_t lost = verdict.lost[static_cast<std::size_t>(check)];
+      const std::int64_t lost = verdict.lost[check];
       if (lost == 0) continue;
-      const Why& why = verdict.reason[static_cast<std::size_t>(check)];
+      const Why& why = verdict.reason[check];
       counters_.add(by_check_and_kind(kLostTokens, why.check, kind(why)), lost);
     }
   }

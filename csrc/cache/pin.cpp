@@ -19,7 +19,7 @@ PinResult HybridCache::pin(const Question& question, MatchScratch& scratch, std:
   lease.tokens = tokens;
   PinResult result = pin_history(scratch, tokens, lease);
   if (result == PinResult::Pinned) result = pin_blocks(question, scratch, tip, lease);
-  if (result == PinResult::Pinned && tip != nullptr) result = pin_tip(question, *tip, lease);
+  if (result == PinResult::Pinned && tip != nullptr) result = pin_tip(*tip, lease);
   // A page of a new format published since the words were read: look again with that known.
   if (result == PinResult::Pinned && formats_turn_.load() != scratch.formats_turn) return PinResult::Raced;
   return result;
@@ -41,10 +41,10 @@ PinResult HybridCache::pin_history(MatchScratch& scratch, std::int64_t tokens, L
         required = static_cast<SlotMask>(required | 1u << store_.slot_of(static_cast<int>(g)).slot);
       }
     }
-    DescriptorId& held = lease.history[static_cast<std::size_t>(k)];
+    DescriptorId& held = lease.history[k];
     held = no_descriptor;
     if (required == 0) continue;
-    const Sighting& seen = scratch.history[static_cast<std::size_t>(k)];
+    const Sighting& seen = scratch.history[k];
     if (!seen.found()) return PinResult::Raced;
     const PinResult result = store_.table()[seen.id].pin(WordClass::H, seen.h, required);
     if (result != PinResult::Pinned) return result;
@@ -61,7 +61,7 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
   auto& wanted = scratch.wanted;
   wanted.clear();
   for (int g = 0; g < static_cast<int>(layout_.groups.size()); ++g) {
-    const Group& group = layout_.groups[static_cast<std::size_t>(g)];
+    const Group& group = layout_.groups[g];
     if (group.prefix()) continue;
     const std::int64_t block_tokens = layout_.block_tokens(group);
     const BlockSpan need = needed_blocks(group.coverage, block_tokens, lease.tokens);
@@ -84,16 +84,15 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
   for (std::size_t i = 0; i < wanted.size();) {
     const std::int64_t end = wanted[i].first;
     const int first_group = wanted[i].second;
-    const Sighting seen = sight_block(
-        scratch, first_group, end / layout_.groups[static_cast<std::size_t>(first_group)].block_units - 1);
+    const Sighting seen =
+        sight_block(scratch, first_group, end / layout_.groups[first_group].block_units - 1);
     if (!seen.found()) return PinResult::Raced;
     SlotMask required = 0;
     for (; i < wanted.size() && wanted[i].first == end; ++i) {
       const int g = wanted[i].second;
-      if (s.groups[static_cast<std::size_t>(g)].may_be_foreign && foreign_page(question, g, seen.id))
-        return PinResult::Raced;
+      if (s.groups[g].may_be_foreign && foreign_page(question, g, seen.id)) return PinResult::Raced;
       required = static_cast<SlotMask>(required | 1u << store_.slot_of(g).slot);
-      lease.held.push_back({g, end / layout_.groups[static_cast<std::size_t>(g)].block_units - 1, seen.id});
+      lease.held.push_back({g, end / layout_.groups[g].block_units - 1, seen.id});
     }
     const PinResult result = store_.table()[seen.id].pin(WordClass::B, seen.b, required);
     if (result != PinResult::Pinned) return result;
@@ -103,10 +102,10 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
 }
 
 // The partial pages of a tip, of every group that needs one there.
-PinResult HybridCache::pin_tip(const Question&, const Tip& tip, Lease& lease) const {
+PinResult HybridCache::pin_tip(const Tip& tip, Lease& lease) const {
   SlotMask required[2] = {0, 0};
   for (int g = 0; g < static_cast<int>(layout_.groups.size()); ++g) {
-    const Group& group = layout_.groups[static_cast<std::size_t>(g)];
+    const Group& group = layout_.groups[g];
     if (lease.replayed >> g & 1) continue;
     const std::int64_t block_tokens = layout_.block_tokens(group);
     const BlockSpan need = needed_blocks(group.coverage, block_tokens, tip.tokens);
@@ -128,18 +127,17 @@ PinResult HybridCache::pin_tip(const Question&, const Tip& tip, Lease& lease) co
 }
 
 void HybridCache::page_ids(const Lease& lease, int group, std::vector<std::uint32_t>& out) const {
-  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const Group& g = layout_.groups[group];
   const std::int64_t block_tokens = layout_.block_tokens(g);
   out.assign(static_cast<std::size_t>((lease.tokens + block_tokens - 1) / block_tokens), none_u32);
   if (g.prefix()) {
     for (std::int64_t block = 0; block < lease.tokens / block_tokens; ++block) {
       const std::int64_t position = (block + 1) * g.block_units / layout_.probe_units - 1;
-      out[static_cast<std::size_t>(block)] =
-          index(store_.page(lease.history[static_cast<std::size_t>(position)], group));
+      out[block] = index(store_.page(lease.history[position], group));
     }
   }
   for (const Lease::Held& held : lease.held) {
-    if (held.group == group) out[static_cast<std::size_t>(held.block)] = index(store_.page(held.id, group));
+    if (held.group == group) out[held.block] = index(store_.page(held.id, group));
   }
 }
 
@@ -161,8 +159,8 @@ Stretch sample_of(std::int64_t attested_bytes, std::uint64_t handouts) {
 }  // namespace
 
 void HybridCache::take_fingerprint(int group, PageId page) {
-  const PoolMemory& memory = memory_[static_cast<std::size_t>(group)];
-  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const PoolMemory& memory = memory_[group];
+  const Group& g = layout_.groups[group];
   PageRecord& record = store_.pool(group)[page];
   const std::int64_t rows = record.attested_rows.load();
   // Of a partial page only its first rows are attested; where rows do not lie one after another, none can be told.
@@ -175,8 +173,8 @@ void HybridCache::take_fingerprint(int group, PageId page) {
 }
 
 bool HybridCache::content_intact(int group, PageId page, bool whole) const {
-  const PoolMemory& memory = memory_[static_cast<std::size_t>(group)];
-  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const PoolMemory& memory = memory_[group];
+  const Group& g = layout_.groups[group];
   const PageRecord& record = store_.pool(group)[page];
   if (record.fingerprinted.load() == 0) return true;
   const std::int64_t rows = record.attested_rows.load();
@@ -189,20 +187,17 @@ bool HybridCache::content_intact(int group, PageId page, bool whole) const {
 bool HybridCache::verify(const Question& question, const Lease& lease, Why& wrong) {
   if (question.verify == Verify::Off || !any_host_pool_) return true;
   const auto check = [&](int group, std::int64_t block, DescriptorId id, bool whole) {
-    if (!memory_[static_cast<std::size_t>(group)].host() ||
-        content_intact(group, store_.page(id, group), whole))
-      return true;
+    if (!memory_[group].host() || content_intact(group, store_.page(id, group), whole)) return true;
     wrong = {Check::Integrity, Code::Content, group, block, false};
     quarantine(id, group);
     return false;
   };
   const auto pages_of = [&](int group) {
-    return layout_.groups[static_cast<std::size_t>(group)].prefix()
-               ? lease.tokens / layout_.block_tokens(layout_.groups[static_cast<std::size_t>(group)])
-               : std::int64_t{0};
+    return layout_.groups[group].prefix() ? lease.tokens / layout_.block_tokens(layout_.groups[group])
+                                          : std::int64_t{0};
   };
   const auto history_at = [&](int group, std::int64_t block) {
-    const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+    const Group& g = layout_.groups[group];
     return lease.history[static_cast<std::size_t>((block + 1) * g.block_units / layout_.probe_units - 1)];
   };
   const int groups = static_cast<int>(layout_.groups.size());
@@ -215,7 +210,7 @@ bool HybridCache::verify(const Question& question, const Lease& lease, Why& wron
       if (pick < pages_of(g)) return check(g, pick, history_at(g, pick), false);
       pick -= pages_of(g);
     }
-    const Lease::Held& held = lease.held[static_cast<std::size_t>(pick)];
+    const Lease::Held& held = lease.held[pick];
     return check(held.group, held.block, held.id, false);
   }
   bool intact = true;

@@ -31,7 +31,7 @@ class PoolMemory {
     host_ = host;
   }
   std::uint64_t address(std::int64_t row, std::uint32_t page) const {
-    const PoolArray& array = arrays_[static_cast<std::size_t>(row)];
+    const PoolArray& array = arrays_[row];
     return array.base + static_cast<std::uint64_t>(array.stride) * page;
   }
 

@@ -82,9 +82,7 @@ void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch
       if (seen.word(at.which).known_slot(at.slot)) tip.known |= bit;
       if (!seen.word(at.which).usable_slot(at.slot)) continue;
       tip.ready |= bit;
-      if (scratch.snapshot.groups[static_cast<std::size_t>(g)].may_be_foreign &&
-          foreign_page(question, g, seen.id))
-        tip.foreign |= bit;
+      if (scratch.snapshot.groups[g].may_be_foreign && foreign_page(question, g, seen.id)) tip.foreign |= bit;
     }
     if (tip.known != 0) scratch.snapshot.tips.push_back(tip);
   }

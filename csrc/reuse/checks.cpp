@@ -7,7 +7,7 @@ namespace hkv {
 namespace {
 
 int group_count(const Snapshot& s) { return static_cast<int>(s.layout->groups.size()); }
-const Group& group(const Snapshot& s, int g) { return s.layout->groups[static_cast<std::size_t>(g)]; }
+const Group& group(const Snapshot& s, int g) { return s.layout->groups[g]; }
 std::int64_t block_of(const Snapshot& s, int g) { return s.layout->block_tokens(group(s, g)); }
 
 // The first own block that keeps a group from resuming at a length; `start` orders failures of groups.
@@ -54,7 +54,7 @@ bool replayable(const Snapshot& s, int g, std::int64_t tokens) {
 // First own block whose absence keeps group g from resuming at the tip from what is stored, or -1.
 std::int64_t tip_hole(const Snapshot& s, int g, const Tip& tip) {
   const TipNeed need = tip_need(s, g, tip.tokens);
-  const GroupView& view = s.groups[static_cast<std::size_t>(g)];
+  const GroupView& view = s.groups[g];
   if (group(s, g).prefix()) {
     if (view.ours_run() < need.whole.to) return view.ours_run();
   } else {
@@ -83,8 +83,7 @@ bool tip_known(const Snapshot& s, const Tip& tip) {
   for (int g = 0; g < group_count(s); ++g) {
     if (!group(s, g).prefix()) continue;
     any = true;
-    if (s.groups[static_cast<std::size_t>(g)].known_run < tip.tokens / block_of(s, g) ||
-        !(tip.known >> g & 1)) {
+    if (s.groups[g].known_run < tip.tokens / block_of(s, g) || !(tip.known >> g & 1)) {
       return false;
     }
   }
@@ -95,7 +94,7 @@ bool tip_known(const Snapshot& s, const Tip& tip) {
 bool tip_complete(const Snapshot& s, const Tip& tip) {
   for (int g = 0; g < group_count(s); ++g) {
     if (!group(s, g).prefix()) continue;
-    const bool whole = s.groups[static_cast<std::size_t>(g)].ready_run >= tip.tokens / block_of(s, g);
+    const bool whole = s.groups[g].ready_run >= tip.tokens / block_of(s, g);
     if (!whole || !(tip.ready >> g & 1)) return false;
   }
   return true;
@@ -115,7 +114,7 @@ const Tip* best_tip_at(const Snapshot& s, std::int64_t tokens) {
 // First own block of another format among those that group g needs at the length and that are whole below
 // it, or the tip's partial page; -1 if none.
 std::int64_t foreign_block(const Snapshot& s, int g, std::int64_t length, const Tip* tip) {
-  const GroupView& view = s.groups[static_cast<std::size_t>(g)];
+  const GroupView& view = s.groups[g];
   if (group(s, g).rebuildable || !view.may_be_foreign) return -1;
   const std::int64_t whole_end = length / block_of(s, g);
   if (group(s, g).prefix()) {
@@ -165,7 +164,7 @@ Failure failure_at(const Snapshot& s, std::int64_t length, Code& code) {
     if (!group(s, g).prefix()) {
       s.need(g, need.from, std::min(need.to, whole_end));
       for (std::int64_t i = need.from; i < std::min(need.to, whole_end) && block < 0; ++i) {
-        if (!s.groups[static_cast<std::size_t>(g)].ours.get(i)) block = i;
+        if (!s.groups[g].ours.get(i)) block = i;
       }
     }
     if (block < 0 && length % block_tokens != 0 && !(group(s, g).rebuildable && need.empty())) {
@@ -182,7 +181,7 @@ Failure failure_at(const Snapshot& s, std::int64_t length, Code& code) {
 
 bool misaligned_at(const Snapshot& s, std::int64_t length, Failure& failure, Code& code) {
   for (int g = 0; g < group_count(s); ++g) {
-    const Code bad = s.groups[static_cast<std::size_t>(g)].misaligned;
+    const Code bad = s.groups[g].misaligned;
     if (bad == Code::None || replayable(s, g, length)) continue;
     const BlockSpan need = needed_blocks(group(s, g).coverage, block_of(s, g), length);
     if (need.empty()) continue;
@@ -198,8 +197,7 @@ bool misaligned_at(const Snapshot& s, std::int64_t length, Failure& failure, Cod
 std::int64_t matched_length(const Snapshot& s) {
   std::int64_t matched = s.known_end;
   for (int g = 0; g < group_count(s); ++g) {
-    if (group(s, g).prefix())
-      matched = std::max(matched, s.groups[static_cast<std::size_t>(g)].known_run * block_of(s, g));
+    if (group(s, g).prefix()) matched = std::max(matched, s.groups[g].known_run * block_of(s, g));
   }
   for (const Tip& tip : s.tips) {
     if (tip.tokens > matched && (tip_known(s, tip) || tip_usable(s, tip))) matched = tip.tokens;
@@ -213,7 +211,7 @@ Finding check_complete(const Snapshot& s, std::int64_t length) {
   for (int g = 0; g < group_count(s); ++g) {
     if (!group(s, g).prefix()) continue;
     const std::int64_t whole_end = length / block_of(s, g);
-    const std::int64_t run = s.groups[static_cast<std::size_t>(g)].ready_run;
+    const std::int64_t run = s.groups[g].ready_run;
     if (run < whole_end) {
       failure.take(s, g, run);
     } else if (tip != nullptr && !(tip->ready >> g & 1)) {
@@ -237,7 +235,7 @@ Finding check_abi(const Snapshot& s, std::int64_t length) {
   const std::int64_t step = s.layout->step_tokens();
   std::int64_t t = (length - 1) / step * step;
   for (int g = 0; g < group_count(s); ++g) {
-    const std::int64_t foreign = s.groups[static_cast<std::size_t>(g)].foreign_first;
+    const std::int64_t foreign = s.groups[g].foreign_first;
     if (group(s, g).prefix() && foreign != never) t = std::min(t, foreign * block_of(s, g) / step * step);
   }
   while (t > 0 && foreign_at(s, t, nullptr).group >= 0) t -= step;
@@ -252,8 +250,8 @@ namespace {
 std::int64_t find_aligned_at_most(const Snapshot& s, std::int64_t bound) {
   for (;;) {
     const std::int64_t t = longest(
-        *s.layout, bound, [&](int g) { return s.groups[static_cast<std::size_t>(g)].ours_run(); },
-        [&](int g) -> const Plane& { return s.groups[static_cast<std::size_t>(g)].ours; },
+        *s.layout, bound, [&](int g) { return s.groups[g].ours_run(); },
+        [&](int g) -> const Plane& { return s.groups[g].ours; },
         [&](int g, std::int64_t from, std::int64_t to) { s.need(g, from, to); });
     // Without a Prefix group a length that needs no page at all proves nothing beyond what is known.
     if (s.layout->probe_units != 0 || t <= s.proof_end) return t;
@@ -297,7 +295,7 @@ bool aligned_at(const Snapshot& s, std::int64_t tokens) {
 
 bool stored_at_length(const Snapshot& s, int g, std::int64_t tokens, const Tip* tip) {
   if (tip != nullptr) return tip_hole(s, g, *tip) < 0;
-  return stored_at(group(s, g), block_of(s, g), s.groups[static_cast<std::size_t>(g)].ours, tokens,
+  return stored_at(group(s, g), block_of(s, g), s.groups[g].ours, tokens,
                    [&](std::int64_t from, std::int64_t to) { s.need(g, from, to); });
 }
 

@@ -29,7 +29,7 @@ class Plane {
     std::uint64_t& word = bits_[static_cast<std::size_t>(i >> 6)];
     word = on ? word | bit : word & ~bit;
   }
-  std::uint64_t& word(std::int64_t i) { return bits_[static_cast<std::size_t>(i)]; }
+  std::uint64_t& word(std::int64_t i) { return bits_[i]; }
   const std::uint64_t* words() const { return bits_.data(); }
 
   // Highest index in [from, to) whose bit is `value`, or -1. Requires: 0 <= from, to <= size().
@@ -37,7 +37,7 @@ class Plane {
   std::int64_t last(std::int64_t from, std::int64_t to) const {
     while (from < to) {
       const std::int64_t word = (to - 1) >> 6, low = word << 6;
-      std::uint64_t bits = bits_[static_cast<std::size_t>(word)];
+      std::uint64_t bits = bits_[word];
       if (!value) bits = ~bits;
       bits &= ~std::uint64_t{0} >> (63 - ((to - 1) & 63));
       if (from > low) bits &= ~std::uint64_t{0} << (from - low);
