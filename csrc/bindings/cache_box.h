@@ -38,13 +38,18 @@ struct LeaseBox {
   }
   std::shared_ptr<CacheBox> box;
   std::unique_ptr<Lease> lease;
+  bool taken = false;  // over by a fill, which settles it
 };
 
 struct FillBox {
   FillBox(std::shared_ptr<CacheBox> box, std::unique_ptr<Fill> fill)
       : box(std::move(box)), fill(std::move(fill)) {}
-  // Private pages go back; pages that were never published may still be written, and stay out of the pools.
-  ~FillBox() { box->cache.abort(*fill, !fill->done); }
+  // Private pages go back; pages that were never published may still be written: they stay out of the pools,
+  // and the fill counts as a leak.
+  ~FillBox() {
+    if (!fill->done) box->cache.leak();
+    box->cache.abort(*fill, !fill->done);
+  }
   FillBox(const FillBox&) = delete;
   FillBox& operator=(const FillBox&) = delete;
   std::shared_ptr<CacheBox> box;

@@ -67,6 +67,14 @@ void bind_lease(py::module_& m) {
       .def(
           "continues", [](const LeaseBox& box, const KeyChain& keys) { return continues(box.open(), keys); },
           py::arg("keys"))
+      .def_property_readonly("taken", [](const LeaseBox& box) { return box.taken; })
+      .def("take",
+           [](LeaseBox& box) {
+             const bool mine = !box.taken;
+             box.taken = true;
+             return mine;
+           })
+      .def("give_back", [](LeaseBox& box) { box.taken = false; })
       .def("page_ids", &page_ids, py::arg("group"))
       .def("handouts", &handouts, py::arg("group"))
       .def("addresses", &addresses, py::arg("group"))

@@ -159,12 +159,13 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
 // ---- publish -----------------------------------------------------------------------------------
 
 void HybridCache::check_selection(const Fill& fill, std::span<const Selection> groups) const {
+  if (fill.born != resets_)
+    throw Error(ErrorCode::FillClosed, "fill", "a fill younger than the last reset", "an older one");
   for (int g = 0; g < store_.group_count(); ++g) selected(*fill.keys, g, groups[g], Of::Any, 0);
 }
 
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
-  if (fill.born != resets_)
-    throw Error(ErrorCode::FillClosed, "fill", "a fill younger than the last reset", "an older one");
+  check_selection(fill, groups);
   std::vector<std::vector<std::int64_t>> chosen;
   for (int g = 0; g < store_.group_count(); ++g)
     chosen.push_back(selected(*fill.keys, g, groups[g], Of::Any, 0));
@@ -183,10 +184,13 @@ void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
 }
 
 void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
-  if (entry.state == Fill::State::Private && claim_entry(fill, group, entry) != Claim::Taken) {
-    if (!entry.counted) counters_.add(kDuplicates, 1);  // the first writer of a key won
-    entry.counted = true;
-    return;
+  if (entry.state == Fill::State::Private) {
+    const Claim claim = claim_entry(fill, group, entry);
+    if (claim == Claim::Lost) {
+      if (!entry.counted) counters_.add(kDuplicates, 1);  // the first writer of a key won
+      entry.counted = true;
+    }
+    if (claim != Claim::Taken) return;  // Full: there may be a descriptor for it at the next publish
   }
   if (entry.state != Fill::State::Claimed) return;
   PageRecord& record = store_.pool(group)[entry.page];

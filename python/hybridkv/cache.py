@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,8 @@ from hybridkv import _core
 from hybridkv.arguments import count, length, verify_mode
 from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
 from hybridkv.deferred import Deferred
-from hybridkv.errors import ArgumentError, Busy, Closed, OutOfPages
-from hybridkv.fill import Fill
+from hybridkv.errors import ArgumentError, Busy, Closed
+from hybridkv.fill import Fill, reserved
 from hybridkv.formats import KvFormat
 from hybridkv.handles import Uncopied
 from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_count
@@ -252,19 +253,9 @@ class HybridCache(Uncopied):
         if lease is not None:
             if not isinstance(lease, Lease) or lease._cache is not self:
                 raise ArgumentError("lease", "a Lease of this cache", lease)
-            if lease._taken:
-                raise ArgumentError("lease", "a lease that no other fill has taken over", lease)
             if not lease._core.continues(core_keys):
                 raise ArgumentError("lease", "a lease of the same sequence as the keys", lease)
-        held = None if lease is None else lease._core
-        try:
-            core = _core.reserve(self._core, core_keys, chosen, listed, held)
-        except OutOfPages:
-            if not self._deferred.apply_due():
-                raise
-            core = _core.reserve(self._core, core_keys, chosen, listed, held)
-        if lease is not None:
-            lease._taken = True
+        core = reserved(self, core_keys, chosen, listed, lease)
         return Fill(core, self, lease)
 
     def insert(
@@ -461,7 +452,9 @@ class HybridCache(Uncopied):
     # -- arguments ---------------------------------------------------------------------------------
 
     def _check_idle(self) -> None:
-        self._deferred.apply_due()
+        with suppress(Exception):
+            self._deferred.apply_due()
+        self._deferred.drop_broken()
         leases, fills = self._core.live()
         if leases or fills or self._deferred:
             got = f"{leases} leases, {fills} fills, {len(self._deferred)} effects that wait"

@@ -103,8 +103,24 @@ class Deferred:
         finally:
             self._applying.release()
         if errors:
-            raise errors[0]
+            try:
+                raise errors[0]
+            finally:  # or the error would hold its own traceback, and with it the callers' handles
+                del errors, held, waiting
         return applied
+
+    def drop_broken(self, owner: object | None = None) -> None:
+        """Give up effects (of one owner) whose event raises: nobody can tell when they would be due.
+
+        What they were to give back is then quarantined with the handle it belonged to.
+        """
+        for waiting in list(self._waiting):
+            if owner is not None and waiting.owner is not owner:
+                continue
+            try:
+                waiting.event.query()
+            except BaseException:
+                self._waiting.remove(waiting)
 
 
 @dataclass(eq=False)

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv import _core
 from hybridkv.declared import GroupSelection
 from hybridkv.deferred import checked_event
-from hybridkv.errors import FillClosed
+from hybridkv.errors import ArgumentError, FillClosed, OutOfPages
 from hybridkv.handles import Uncopied
-from hybridkv.lease import Lease
+from hybridkv.lease import RELEASED, WITHDRAWN, Lease
 
 if TYPE_CHECKING:
-    from hybridkv import _core
     from hybridkv.cache import HybridCache
 
 
@@ -116,7 +117,7 @@ class Fill(Uncopied):
             core.publish(chosen)
             # Copies out of shared pages may be due until everything is published.
             if lease is not None and core.done and lease.valid:
-                lease.release()
+                lease._settle(RELEASED, 0, None)
 
         self._cache._deferred.run(core, event, effect)
 
@@ -133,17 +134,18 @@ class Fill(Uncopied):
         FillClosed
             The fill was aborted before.
         """
-        self._check_open()
+        core, lease, deferred = self._core, self._lease, self._cache._deferred
         event = checked_event(after)
-        core, lease = self._core, self._lease
-        deferred = self._cache._deferred
+        if event is None:
+            deferred.drop_broken(core)  # the way out for a fill whose earlier event cannot be asked any more
+        self._check_open()
         due = deferred.due(core, event)
         core.close()
 
         def effect() -> None:
             core.abort(False)
             if lease is not None and lease.valid:
-                lease.cancel()
+                lease._settle(WITHDRAWN, 0, None)
 
         if due:
             effect()
@@ -160,7 +162,6 @@ class Fill(Uncopied):
         if core is None or core.closed or self._cache._deferred.waits(core):
             return
         if not core.done:
-            self._cache._core.leak()
             warnings.warn(
                 "hybridkv: a fill was dropped unpublished; its pages are quarantined",
                 ResourceWarning,
@@ -169,3 +170,27 @@ class Fill(Uncopied):
 
     def __repr__(self) -> str:
         return f"Fill({'closed' if self._core.closed else 'done' if self._core.done else 'filling'})"
+
+
+def reserved(
+    cache: HybridCache,
+    keys: _core.KeyChain,
+    chosen: list[bool | npt.NDArray[np.int64]],
+    formats: list[bytes] | None,
+    lease: Lease | None,
+) -> _core.Fill:
+    """Take pages from the core, once more with what is due after events where it is short; take the lease over."""
+    held = None if lease is None else lease._core
+    if held is not None and not held.take():
+        raise ArgumentError("lease", "a lease that no other fill has taken over", lease)
+    try:
+        try:
+            return _core.reserve(cache._core, keys, chosen, formats, held)
+        except OutOfPages:
+            with suppress(Exception):  # of somebody else's event: poll tells of it
+                cache._deferred.apply_due()
+            return _core.reserve(cache._core, keys, chosen, formats, held)
+    except BaseException:
+        if held is not None:
+            held.give_back()
+        raise

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.deferred import checked_event
-from hybridkv.errors import ArgumentError
+from hybridkv.errors import ArgumentError, LeaseExpired
 from hybridkv.handles import Uncopied
 from hybridkv.kinds import Check, StateKind
 from hybridkv.verdict import Why
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
     from hybridkv.keys import BlockKeys
 
-_RELEASED, _FAILED, _WITHDRAWN = 1, 2, 3
+RELEASED, _FAILED, WITHDRAWN = 1, 2, 3
 
 
 class Lease(Uncopied):
@@ -29,19 +29,19 @@ class Lease(Uncopied):
 
     Use it in a ``with`` block: leaving it normally releases the lease, which counts the hit as effective; an
     exception cancels it. A lease that is garbage collected open is cancelled and reported as a leak
-    (``ResourceWarning``, and ``leaks`` in the metrics).
+    (``ResourceWarning``, and ``leaks`` in the metrics). A lease that a fill has taken over stays readable, and its
+    fill settles it.
 
     Every reader raises :class:`~hybridkv.errors.LeaseExpired` once the lease is released, failed or cancelled.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core", "_formats", "_taken", "_verify")
+    __slots__ = ("__weakref__", "_cache", "_core", "_formats", "_verify")
 
     def __init__(self, core: _core.Lease, cache: HybridCache, formats: list[bytes] | None, verify: int) -> None:
         self._core = core
         self._cache = cache
         self._formats = formats  # the reader's, which extend keeps to
         self._verify = verify
-        self._taken = False  # over by a fill
 
     @property
     def tokens(self) -> int:
@@ -146,6 +146,7 @@ class Lease(Uncopied):
         LeaseExpired
             The lease is not valid.
         """
+        self._check_own()
         core = self._cache._whole_keys(keys)
         if not self._core.continues(core):
             raise ArgumentError("keys", f"keys that begin with the lease's {self.tokens} tokens", keys)
@@ -164,7 +165,8 @@ class Lease(Uncopied):
         LeaseExpired
             It was released, failed or cancelled before.
         """
-        self._settle(_RELEASED, 0, after)
+        self._check_own()
+        self._settle(RELEASED, 0, after)
 
     def fail(self, why: Why | str | StateKind = "") -> None:
         """Settle it as FalseHit(INTEGRITY): the continuation did not work.
@@ -189,6 +191,7 @@ class Lease(Uncopied):
             kind = StateKind.COMPRESSED
         else:
             raise ArgumentError("why", "a Why, a StateKind or a text", why)
+        self._check_own()
         self._settle(_FAILED, int(kind), None)
 
     def cancel(self) -> None:
@@ -199,7 +202,12 @@ class Lease(Uncopied):
         LeaseExpired
             It was released, failed or cancelled before.
         """
-        self._settle(_WITHDRAWN, 0, None)
+        self._check_own()
+        self._settle(WITHDRAWN, 0, None)
+
+    def _check_own(self) -> None:
+        if self._core.valid and self._core.taken:
+            raise LeaseExpired("lease", "a lease that no fill has taken over", "one that its fill settles")
 
     def _settle(self, how: int, kind: int, after: object) -> None:
         event = checked_event(after)
@@ -217,14 +225,14 @@ class Lease(Uncopied):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._core.valid:
-            self._settle(_RELEASED if kind is None else _WITHDRAWN, 0, None)
+        if self._core.valid and not self._core.taken:
+            self._settle(RELEASED if kind is None else WITHDRAWN, 0, None)
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
         if core is None or not core.valid:
             return
-        core.settle(_WITHDRAWN, 0)
+        core.settle(WITHDRAWN, 0)
         core.drop()
         self._cache._core.leak()
         warnings.warn("hybridkv: a lease was dropped without release, fail or cancel", ResourceWarning, stacklevel=2)

@@ -189,6 +189,86 @@ def test_a_request_that_starts_at_a_lease_takes_no_page_before_it() -> None:
     named.abort()
 
 
+def test_a_taken_lease_is_its_fills_to_settle() -> None:
+    """Extending or settling it would unpin the source of a copy that is still to run."""
+    cache = hk.HybridCache(hk.CacheSpec.homogeneous(1, 64), blocks=64)
+    base = list(range(20))
+    cache.insert(keys_of(base))
+    keys = keys_of([*base, *range(500, 520)])
+    with cache.match(keys).lease as lease:
+        fill = cache.reserve(keys, lease=lease)
+    assert lease.valid and len(fill.copies("kv")) == 1
+    for settle in (lease.release, lease.cancel, lease.fail, lambda: lease.extend(keys)):
+        with pytest.raises(hk.LeaseExpired):
+            settle()
+    assert cache.evict(keys_of(base)) == 0
+    fill.publish()
+    assert not lease.valid and cache.metrics().effective_hits == 1
+
+
+def test_a_refused_reserve_leaves_the_lease_free() -> None:
+    cache = hk.HybridCache(hk.CacheSpec.homogeneous(1, 64), blocks=64, pages={"kv": 4})
+    cache.insert(keys_of(range(32)))
+    keys = keys_of(range(160))
+    lease = cache.match(keys).lease
+    with pytest.raises(hk.OutOfPages) as refused:
+        cache.reserve(keys, lease=lease)
+    assert (refused.value.pool, refused.value.needed, refused.value.free) == ("kv", 8, 2)
+    lease.release()
+
+
+def test_a_broken_event_can_be_left_behind() -> None:
+    cache = hk.HybridCache(hk.CacheSpec.homogeneous(1, 64), blocks=64, pages={"kv": 4})
+    event = Event()
+    fill = cache.reserve(keys_of(range(64)))
+    fill.publish(after=event)
+    event.broken = True
+    with pytest.raises(hk.OutOfPages):  # and not the error of an event that is none of its business
+        cache.reserve(keys_of(range(900, 932)))
+    with pytest.raises(OSError):
+        cache.poll()
+    fill.abort()
+    cache.reset()
+    assert cache.metrics().pages["kv"].free == 4
+
+
+def test_a_late_publish_of_a_fill_older_than_a_reset_is_refused_at_once() -> None:
+    cache = hk.HybridCache(hk.CacheSpec.homogeneous(1, 64), blocks=64, pages={"kv": 8})
+    fill = cache.reserve(keys_of(range(64)))
+    fill.publish()
+    cache.reset()
+    with pytest.raises(hk.FillClosed):
+        fill.publish(after=Event())
+
+
+def test_a_fill_dropped_with_a_part_waiting_is_a_leak() -> None:
+    cache = hk.HybridCache(hk.CacheSpec.homogeneous(1, 64), blocks=64)
+    event = Event()
+    fill = cache.reserve(keys_of(range(64)))
+    fill.publish({"kv": [0]}, after=event)
+    del fill
+    event.passed = True
+    assert cache.poll() == 1
+    gc.collect()
+    assert cache.metrics().leaks == 1
+
+
+def test_no_descriptor_is_no_duplicate() -> None:
+    cache = hk.HybridCache(hk.CacheSpec.homogeneous(1, 64), blocks=5, pages={"kv": 40})
+    keys = keys_of(range(64))
+    first, second = cache.reserve(keys), cache.reserve(keys)
+    first.abort()
+    other = keys_of(range(900, 932))
+    cache.insert(other)
+    second.publish()
+    assert cache.metrics().duplicates == 0
+    cache.evict(other)
+    second.publish()
+    verdict = cache.match(keys, limit=65)
+    assert verdict.usable_tokens == 64
+    verdict.lease.cancel()
+
+
 def test_match_at_withdraws_no_other_caches_lease() -> None:
     spec = hk.CacheSpec.homogeneous(1, 64)
     one, two = hk.HybridCache(spec, blocks=8), hk.HybridCache(spec, blocks=8)
