@@ -164,15 +164,18 @@ def total(table: Any) -> int:
 
 
 class Event:
-    """An event a test lets pass when it wants."""
+    """An event a test lets pass, or break, when it wants."""
 
     def __init__(self) -> None:
         self.passed = False
+        self.broken = False
         self.asked = 0
 
     def query(self) -> bool:
         """Whether the event has passed."""
         self.asked += 1
+        if self.broken:
+            raise OSError("the device is gone")
         return self.passed
 
 

@@ -9,19 +9,7 @@ import numpy as np
 import pytest
 
 import hybridkv as hk
-
-
-class Event:
-    """An event that a test lets pass."""
-
-    def __init__(self) -> None:
-        self.passed = False
-        self.broken = False
-
-    def query(self) -> bool:
-        if self.broken:
-            raise OSError("the device is gone")
-        return self.passed
+from contract_support import Event
 
 
 def cache_and_keys(tokens: int = 64) -> tuple[hk.HybridCache, hk.BlockKeys]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import hybridkv as hk
+from contract_support import Event
 
 K = hk.StateKind
 
@@ -25,17 +26,6 @@ def group(name: str, coverage: Any, kind: hk.StateKind = K.COMPRESSED, **more: A
 
 def keys_of(tokens: Any) -> hk.BlockKeys:
     return hk.block_keys(np.asarray(tokens, dtype=np.int32), 16)
-
-
-class Event:
-    def __init__(self) -> None:
-        self.passed = False
-        self.broken = False
-
-    def query(self) -> bool:
-        if self.broken:
-            raise OSError("gone")
-        return self.passed
 
 
 # -- rebuildable groups -----------------------------------------------------------------------------
