@@ -202,6 +202,8 @@ class HybridCache {
   enum class Of : std::uint8_t { Needed, Any };  // whether `all` leaves out blocks that keep no state
   std::vector<std::int64_t> selected(const KeyChain& keys, int group, const Selection& selection, Of of,
                                      std::int64_t after) const;
+  using Chosen = std::vector<std::vector<std::int64_t>>;  // own blocks a group
+  Chosen chosen_of(const Fill& fill, std::span<const Selection> groups) const;
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const;

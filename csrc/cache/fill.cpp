@@ -158,17 +158,21 @@ void HybridCache::add_copies(Fill& fill, const Lease& lease) {
 
 // ---- publish -----------------------------------------------------------------------------------
 
-void HybridCache::check_selection(const Fill& fill, std::span<const Selection> groups) const {
+HybridCache::Chosen HybridCache::chosen_of(const Fill& fill, std::span<const Selection> groups) const {
   if (fill.born != resets_)
     throw Error(ErrorCode::FillClosed, "fill", "a fill younger than the last reset", "an older one");
-  for (int g = 0; g < store_.group_count(); ++g) selected(*fill.keys, g, groups[g], Of::Any, 0);
+  Chosen chosen;
+  for (int g = 0; g < store_.group_count(); ++g)
+    chosen.push_back(selected(*fill.keys, g, groups[g], Of::Any, 0));
+  return chosen;
+}
+
+void HybridCache::check_selection(const Fill& fill, std::span<const Selection> groups) const {
+  chosen_of(fill, groups);
 }
 
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
-  check_selection(fill, groups);
-  std::vector<std::vector<std::int64_t>> chosen;
-  for (int g = 0; g < store_.group_count(); ++g)
-    chosen.push_back(selected(*fill.keys, g, groups[g], Of::Any, 0));
+  const Chosen chosen = chosen_of(fill, groups);
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (int g = 0; g < store_.group_count(); ++g) {
       if (store_.slot_of(g).which != which) continue;

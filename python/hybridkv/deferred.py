@@ -110,16 +110,16 @@ class Deferred:
         return applied
 
     def drop_broken(self, owner: object | None = None) -> None:
-        """Give up effects (of one owner) whose event raises: nobody can tell when they would be due.
+        """Give up waiting effects (of one owner) whose event raises: nobody can tell when they would be due.
 
-        What they were to give back is then quarantined with the handle it belonged to.
+        For callers who end the handle itself: its pins and pages go back without them.
         """
         for waiting in list(self._waiting):
             if owner is not None and waiting.owner is not owner:
                 continue
             try:
                 waiting.event.query()
-            except BaseException:
+            except Exception:
                 self._waiting.remove(waiting)
 
 
