@@ -62,10 +62,11 @@ def test_effects_of_one_owner_keep_their_order() -> None:
     fill.publish({"kv": [0]}, after=late)
     fill.publish({"kv": [1]}, after=early)
     early.passed = True
+    fill.publish({"kv": [2]})  # due by itself, but behind the first
     assert cache.poll() == 0
     assert [info.phase for info in cache.inspect(keys)["kv"]] == ["filling"] * 4
     late.passed = True
-    assert cache.poll() == 2
+    assert cache.poll() == 3
     fill.abort()
 
 
