@@ -2,9 +2,13 @@
 // Key chains for Python: token ids out of lists, tuples and buffers, and the SHA-256 path in use.
 #include <pybind11/numpy.h>
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -149,16 +153,22 @@ std::shared_ptr<KeyChain> hashed(std::int64_t tokens, Hash hash) {
   const bool is_fast = sha256_path() == Sha256Path::ShaNi;
   if (tokens < (is_fast ? release_from_tokens_sha_ni : release_from_tokens_portable)) return hash();
   // Not gil_scoped_release: where the interpreter is shutting down, taking the GIL back ends this thread by
-  // unwinding, which must not pass through a destructor. The binding lets that unwinding through.
+  // unwinding, and destructors on the way would touch Python objects without the GIL. So it stops here for
+  // good, as Python 3.14 does with such threads; only daemon threads can come here, and nobody joins them.
   PyThreadState* const state = PyEval_SaveThread();
   std::shared_ptr<KeyChain> chain;
+  std::exception_ptr thrown;
   try {
     chain = hash();
   } catch (...) {
-    PyEval_RestoreThread(state);
-    throw;
+    thrown = std::current_exception();
   }
-  PyEval_RestoreThread(state);
+  try {
+    PyEval_RestoreThread(state);
+  } catch (abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+  if (thrown) std::rethrow_exception(thrown);
   return chain;
 }
 
