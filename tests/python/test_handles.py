@@ -105,6 +105,9 @@ def test_fail_refuses_a_reason_whose_kind_is_none(kind: Any) -> None:
     lease = cache.match(keys).lease
     with pytest.raises(hk.ArgumentError):
         lease.fail(hk.Why(hk.Check.COMPLETE, kind, "kv", 0, "missing", "x"))
+    for number in (7, -1):
+        with pytest.raises(hk.ArgumentError):
+            lease._core.settle(2, number)  # the core counts by it, so it looks for itself
     assert lease.valid
     lease.cancel()
 
