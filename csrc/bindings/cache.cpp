@@ -36,7 +36,8 @@ Digest16 digest_from(const py::handle& bytes) {
 }
 
 // (name, kind, rule, parameter, block_units, pages, page_bytes, layers, tokens_per_row, row_bytes,
-//  rows_per_page, alignment, page_stride, in_step_with, rebuildable, fingerprint, footer_offset)
+//  rows_per_page, alignment, page_stride, in_step_with, rebuildable, fingerprint, footer_offset,
+//  replay_tokens)
 Group group_from(const py::tuple& t) {
   Group g;
   g.name = t[0].cast<std::string>();
@@ -54,6 +55,7 @@ Group group_from(const py::tuple& t) {
   g.in_step_with = t[13].cast<int>();
   g.rebuildable = t[14].cast<bool>();
   g.footer_offset = t[16].cast<std::int64_t>();
+  g.replay_tokens = t[17].cast<std::int64_t>();
   return g;
 }
 

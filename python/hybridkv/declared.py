@@ -90,6 +90,7 @@ def described(spec: CacheSpec, pages: Mapping[str, int]) -> list[tuple[object, .
                 group.rebuildable,
                 group.fingerprint,
                 -1 if footer is None else footer,
+                group.replay_tokens or 0,
             )
         )
     return rows

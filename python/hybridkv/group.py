@@ -72,7 +72,8 @@ class CacheGroup:
     rows_per_page : int, optional
         Rows that a page holds. Default: those of the whole block; for ``Checkpoint`` one row, the state. A
         window page may hold fewer, the trailing rows that a boundary needs. ``Checkpoint(every=n)`` with n
-        rows a page keeps the t mod n rows that are not yet compressed.
+        rows a page keeps the t mod n rows that are not yet compressed; ``Checkpoint()`` whose format declares
+        ``overlap`` keeps the rows of the last closed window, none before the first has closed.
     tokens_per_row : int, optional
         Compression ratio: tokens that one row stands for.
     alignment : int, optional
@@ -96,6 +97,11 @@ class CacheGroup:
         says "lagging" where this group does not reach as far as the one it indexes.
     rebuildable : bool, optional
         The engine can rebuild it by replay: it never coarsens the step of usable lengths.
+    replay_tokens : int, optional
+        Of a rebuildable group: tokens before t that must be computed again. Default: what the coverage implies,
+        layers * (tokens - 1) for ``Window``, the open chunk or window for ``Chunk`` and ``Checkpoint(every)``;
+        ``Checkpoint()`` implies the whole prefix, which is no reuse. Tails that are made from what a window's
+        layers put out take that window's number.
 
     Raises
     ------
@@ -126,6 +132,7 @@ class CacheGroup:
     parts: Mapping[str, int] | None = field(default=None, kw_only=True, hash=False)
     in_step_with: str | None = field(default=None, kw_only=True)
     rebuildable: bool = field(default=False, kw_only=True)
+    replay_tokens: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -134,7 +141,7 @@ class CacheGroup:
         self._check_types()
         for name in ("page_bytes", "tokens_per_row", "alignment"):
             self._put(name, positive_int(self.field_name(name), getattr(self, name)))
-        for name in ("block_tokens", "row_bytes", "rows_per_page", "page_stride"):
+        for name in ("block_tokens", "row_bytes", "rows_per_page", "page_stride", "replay_tokens"):
             if getattr(self, name) is not None:
                 self._put(name, positive_int(self.field_name(name), getattr(self, name)))
         if self.alignment & (self.alignment - 1):
@@ -205,7 +212,9 @@ class CacheGroup:
         if isinstance(self.coverage, Checkpoint):
             if self.rows_per_page is not None and self.rows_per_page == self.coverage.every:
                 return tokens % self.rows_per_page  # raw rows of the open window
-            return self.rows_per_page or 1
+            rows = self.rows_per_page or 1
+            overlap = self.format is not None and self.format.overlap
+            return 0 if overlap and tokens < rows else rows  # of the last closed window, once there is one
         begin, end = _core.needed_span(self.coverage.rule, self.coverage.parameter, tokens)
         return int(end // self.tokens_per_row - begin // self.tokens_per_row)
 
@@ -239,6 +248,8 @@ class CacheGroup:
         if self.rebuildable and isinstance(self.coverage, Prefix):
             expected = "False for Prefix coverage: replaying all of a prefix is no reuse"
             raise SpecError(self.field_name("rebuildable"), expected, self.rebuildable)
+        if self.replay_tokens is not None and not self.rebuildable:
+            raise SpecError(self.field_name("replay_tokens"), "None where not rebuildable", self.replay_tokens)
         if self.in_step_with is not None and not isinstance(self.in_step_with, str):
             raise SpecError(self.field_name("in_step_with"), "the name of a group or None", self.in_step_with)
 

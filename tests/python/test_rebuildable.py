@@ -27,7 +27,9 @@ def needed_tokens(coverage: Any, t: int) -> range:
 
 
 def replay_start(group: hk.CacheGroup, step: int, t: int) -> int:
-    if isinstance(group.coverage, hk.Window):
+    if group.replay_tokens is not None:
+        start = t - group.replay_tokens
+    elif isinstance(group.coverage, hk.Window):
         start = t - group.layer_count * (group.coverage.tokens - 1)
     elif isinstance(group.coverage, hk.Chunk):
         start = t - t % group.coverage.tokens
@@ -58,8 +60,16 @@ def draw_group(rng: random.Random, name: str, unit: int) -> hk.CacheGroup:
         kind = K.TAIL
     rebuildable = not isinstance(coverage, hk.Prefix) and rng.random() < 0.6
     layers = range(rng.randrange(1, 3))
+    declared = rng.randrange(1, 80) if rebuildable and rng.random() < 0.3 else None
     return hk.CacheGroup(
-        name, kind, coverage, page_bytes=64, block_tokens=block, rebuildable=rebuildable, layers=tuple(layers)
+        name,
+        kind,
+        coverage,
+        page_bytes=64,
+        block_tokens=block,
+        rebuildable=rebuildable,
+        replay_tokens=declared,
+        layers=tuple(layers),
     )
 
 

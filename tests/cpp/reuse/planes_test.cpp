@@ -124,3 +124,14 @@ HKV_TEST("a rebuildable window is usable where its replay starts behind the begi
   EXPECT_EQ(replay_from(window, 256, 43 * 127 + 255), 0);  // rounded down to nothing
   EXPECT_EQ(replay_from(window, 256, 43 * 127 + 256), 256);
 }
+
+HKV_TEST("a rebuildable tail replays as many tokens as it declares, and none by itself") {
+  Group tail = group_of(Rule::Checkpoint, 0, 1);
+  tail.rebuildable = true;
+  EXPECT_EQ(replay_from(tail, 16, 4096), 0);
+  tail.replay_tokens = 75;
+  EXPECT_EQ(replay_from(tail, 16, 144), 64);  // 69, rounded down
+  EXPECT_EQ(replay_from(tail, 16, 91), 16);
+  EXPECT_EQ(replay_from(tail, 16, 90), 0);  // 15, rounded down to nothing
+  EXPECT_EQ(replay_from(tail, 16, 70), 0);
+}
