@@ -112,7 +112,7 @@ def test_deepseek_v4_needs_by_position() -> None:
         assert at["swa"].rows == min(t, 127)
         assert at["csa"].rows == at["indexer"].rows == t // 4 and at["hca"].rows == t // 128
         assert at["pending"].rows == t % 4 and at["hca_tail"].rows == t % 128
-        assert at["overlap"].rows == 4 and len(at["overlap"].blocks) == 1
+        assert at["overlap"].rows == (4 if t >= 4 else 0) and len(at["overlap"].blocks) == 1
 
 
 def test_deepseek_v4_in_wider_rows_gives_the_quoted_totals() -> None:

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hybridkv behind transformers: prefix reuse for real models, bit for bit."""
+
+from __future__ import annotations
+
+from hybridkv.adapters.transformers.output import ReuseOutput
+from hybridkv.adapters.transformers.reuse import PrefixReuse
+from hybridkv.adapters.transformers.rows import RowReuse
+
+__all__ = ["PrefixReuse", "ReuseOutput", "RowReuse"]

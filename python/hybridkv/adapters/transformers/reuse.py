@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrefixReuse: a transformers model that computes no prefix twice, and never goes on from a state that is not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from hybridkv.adapters.transformers.generation import Generation
+from hybridkv.adapters.transformers.inputs import sequences
+from hybridkv.adapters.transformers.layout import least_unit
+from hybridkv.adapters.transformers.measure import Measured, measured
+from hybridkv.adapters.transformers.output import ReuseOutput
+from hybridkv.adapters.transformers.pages import Pages
+from hybridkv.adapters.transformers.prefill import Prefill
+from hybridkv.adapters.transformers.recorder import Recorder
+from hybridkv.adapters.transformers.rows import Row, RowReuse
+from hybridkv.adapters.transformers.runner import Runner
+from hybridkv.adapters.transformers.sizing import default_cache
+from hybridkv.adapters.transformers.store import Store
+from hybridkv.adapters.transformers.whole import longest_whole, windows_lost
+from hybridkv.arguments import count
+from hybridkv.cache import HybridCache
+from hybridkv.errors import ArgumentError
+from hybridkv.identity import Identity
+from hybridkv.keys import BlockKeys, block_keys
+from hybridkv.policy import EvictionPolicy, LruPolicy
+from hybridkv.verdict import Verdict, Why
+
+DEFAULT_UNIT_TOKENS = 16
+DEFAULT_MEMORY_BYTES = 1 << 28
+
+
+class PrefixReuse:
+    """Prefix reuse for a causal language model of transformers.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        In eval mode; one of the architectures in :data:`.families.FAMILIES`.
+    cache : HybridCache, optional
+        Over the spec of :meth:`spec_of`, with no pool bound: its pools are made here, in host memory. Default: one of
+        ``memory_bytes``.
+    unit_tokens : int, optional
+        Tokens that one key names. Default: 16, raised to the least multiple of the model's compression ratios.
+    checkpoint_tokens : int, optional
+        Distance of kept window, tail and recurrent checkpoints, a multiple of the unit. Default: the unit; for an
+        architecture whose continuation must go token by token none, since a prompt would have to go that way too.
+    keep_tips : bool, optional
+        Keep the state at prompt end and output end, aligned or not.
+    tier : None
+        Reserved.
+    memory_bytes : int, optional
+        Memory of pages, where ``cache`` is not given.
+    replay : bool, optional
+        Where a window is gone and history is there, rebuild it by exact replay, if that computes fewer tokens than
+        going on from the next boundary that is whole. Architectures that cannot be replayed ignore it.
+    chunk_tokens : int, optional
+        Most tokens of one forward pass. Default: whole spans between checkpoints.
+    verify : {"all", "sampled", "off"}, optional
+        Content verification of each match; see :meth:`HybridCache.match <hybridkv.HybridCache.match>`.
+    policy : EvictionPolicy, optional
+        Makes room. Default: least recently used.
+    identity : Identity, optional
+        Goes into every key. Default: digests of the weights' content and of all that says how bytes are made, so
+        that other weights are another namespace. Computed again where weights were changed in place.
+
+    Attributes
+    ----------
+    cache : HybridCache
+        What is stored, and the counters.
+
+    Raises
+    ------
+    UnsupportedModel
+        An architecture or cache that is not known, or whose state does not restore bit for bit.
+    ArgumentError, SpecError
+        An argument that is not legal.
+
+    Notes
+    -----
+    Thread safety: calls may run in several threads as far as the model's forward may.
+
+    The continuation of a restored state is, bit for bit, that of the live cache. Against one forward pass over the
+    whole prompt, logits differ by what chunking differs by in that model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        cache: HybridCache | None = None,
+        unit_tokens: int | None = None,
+        checkpoint_tokens: int | None = None,
+        keep_tips: bool = True,
+        tier: None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        replay: bool = True,
+        chunk_tokens: int | None = None,
+        verify: str = "all",
+        policy: EvictionPolicy | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        if tier is not None:
+            raise ArgumentError("tier", "None, until there are tiers", tier)
+        if getattr(model, "training", False):
+            raise ArgumentError("model", "a model in eval mode", "one in training mode")
+        self.model = model
+        self._replay = replay
+        self._given_identity = identity
+        self._verify = verify
+        unit = _unit_of(model, unit_tokens)
+        self._runner = Runner(model, single_steps=False)
+        self._measured = measured(model, self._runner, unit, replay=replay, identity=identity)
+        self._weights = _weights_version(model)
+        spec = self._measured.spec
+        self._step = _checkpoint_step(spec.boundary_tokens, checkpoint_tokens, self._runner.single_steps)
+        self._keep_tips = keep_tips
+        self._chunk = None if chunk_tokens is None else count("chunk_tokens", chunk_tokens)
+        self.cache = _fitting(cache, spec) if cache is not None else default_cache(spec, memory_bytes, self._step)
+        groups = {group.name: group for group in self.cache.spec.groups}
+        self._pages = Pages(self._measured.layout, groups, self._measured.shapes, self.cache.pages)
+        for name in groups:
+            self.cache.bind(name, self._pages.arrays(name))
+        self._store = Store(self.cache, self._pages, LruPolicy(self.cache) if policy is None else policy)
+        self._prefill = Prefill(self._runner, self._store, step=self._step, most_tokens=self._chunk)
+
+    @property
+    def identity(self) -> Identity:
+        """What goes into every key now."""
+        return self._measured.spec.identity
+
+    @property
+    def measured(self) -> Measured:
+        """What the model's cache keeps: layout, widths of rows, spec."""
+        return self._measured
+
+    @property
+    def pages(self) -> Pages:
+        """The pools."""
+        return self._pages
+
+    def keys(self, ids: npt.NDArray[np.int64] | Sequence[int]) -> BlockKeys:
+        """Return the keys of a sequence of token ids, as this object makes them."""
+        return block_keys(ids, self.cache.spec.unit_tokens, identity=self.identity)
+
+    @torch.no_grad()
+    def forward(self, input_ids: Any, attention_mask: Any = None) -> ReuseOutput:
+        """Compute the logits of what is not known yet, and keep the states on the way.
+
+        Parameters
+        ----------
+        input_ids : torch.Tensor
+            [[rows, tokens]] integers.
+        attention_mask : torch.Tensor, optional
+            [[rows, tokens]] of 0 and 1, padding at the start of a row. Padded rows are run without their padding:
+            compressed windows would take pad tokens in. Default: no padding.
+
+        Returns
+        -------
+        ReuseOutput
+            ``logits`` [[rows, computed, vocabulary]]: the last tokens, as many as were computed in every row;
+            ``rows``: what was found for each; ``past``: the cache at the end.
+
+        Raises
+        ------
+        ArgumentError
+            Inputs that are not rows of token ids.
+        """
+        with self._rows(sequences(input_ids, attention_mask)) as rows:
+            self._prefill.run(rows, [len(row.ids) for row in rows], tips=self._keep_tips, all_logits=True)
+        return ReuseOutput(self._pages.layout, rows)
+
+    @torch.no_grad()
+    def generate(self, input_ids: Any = None, attention_mask: Any = None, **arguments: Any) -> Any:
+        """Generate as ``model.generate`` does, from the longest prefix that can be reused.
+
+        Parameters
+        ----------
+        input_ids : torch.Tensor
+            [[rows, tokens]] integers.
+        attention_mask : torch.Tensor, optional
+            As in :meth:`forward`. Default: no padding (``model.generate`` would infer it from the padding id).
+        **arguments
+            Of ``model.generate``: greedy search or sampling, any length, stopping or logits option.
+
+        Returns
+        -------
+        torch.Tensor
+            [[rows, tokens and what was generated]] int64, as ``model.generate`` returns it (a ``ModelOutput`` with
+            ``return_dict_in_generate``). :attr:`last_rows` tells what was reused.
+
+        Raises
+        ------
+        ArgumentError
+            Beam search, assisted generation, a cache or embeddings of the caller, ``use_cache=False``.
+
+        Notes
+        -----
+        A padded row gives what ``model.generate`` gives for the row alone, without padding. Rows of different
+        length are decoded one length after another: sampling then draws other numbers from the same generator.
+        """
+        generation = Generation(self.model, self._runner, arguments)
+        given = arguments.get("inputs") if input_ids is None else input_ids
+        batch = sequences(given, attention_mask)
+        shown = _as_rows(given)
+        with self._rows(generation.repeated(batch)) as rows:
+            # One token is left for generate itself, whose first step samples from its logits.
+            self._prefill.run(rows, [len(row.ids) - 1 for row in rows], tips=False, ahead=self._keep_tips)
+            result = generation.run(rows, self._prefill, shown.shape[1], tips=self._keep_tips)
+        self.last_rows = [row.told for row in rows]
+        if not isinstance(result, list):
+            return result
+        prompts = generation.repeated(list(shown))
+        filled = pad_sequence(result, batch_first=True, padding_value=generation.pad_id())
+        return torch.cat([torch.stack(prompts).to(filled.device), filled], dim=1)
+
+    last_rows: list[RowReuse]
+    """What was reused by the last :meth:`generate`, by row."""
+
+    @contextmanager
+    def _rows(self, batch: Sequence[npt.NDArray[np.int64]]) -> Iterator[list[Row]]:
+        """Match every row and hold the leases until the work is done."""
+        self._refresh_identity()
+        rows: list[Row] = []
+        failed = True
+        try:
+            for ids in batch:
+                rows.append(self._begin(ids))
+            yield rows
+            failed = False
+        finally:
+            for row in rows:
+                row.settle(failed)
+
+    def _begin(self, ids: npt.NDArray[np.int64]) -> Row:
+        keys = self.keys(ids)
+        first = self.cache.match(keys, formats=self._store.formats, verify=self._verify)
+        verdict, passed_over = self._chosen(keys, first)
+        told = RowReuse(
+            tokens=len(ids),
+            matched=first.matched_tokens,
+            usable=verdict.usable_tokens,
+            outcome=verdict.outcome,
+            why=first.why or passed_over,
+            lost=first.lost,
+        )
+        if verdict.plan.replay:
+            told.replayed = (verdict.plan.resume_tokens, verdict.usable_tokens)
+        if verdict.lease is not None:
+            self._store.touch(keys, verdict.usable_tokens)
+        recorder = Recorder(self._store, keys, ids, verdict.usable_tokens, self.identity)
+        return Row(ids, keys, verdict.lease, recorder, told)
+
+    def _chosen(self, keys: BlockKeys, verdict: Verdict) -> tuple[Verdict, Why | None]:
+        """Replay only where it computes fewer tokens than going on from the next boundary that is whole."""
+        resume = verdict.plan.resume_tokens
+        if not verdict.plan.replay:
+            return verdict, None
+        shorter = [int(t) for t in verdict.boundaries if resume <= t < verdict.usable_tokens]
+        whole = longest_whole(self.cache, keys, shorter)
+        if whole is None:
+            return verdict, None
+        lost = windows_lost(self.cache, verdict, whole)
+        nearer = self.cache.match_at(keys, whole, of=verdict, formats=self._store.formats, verify=self._verify)
+        if nearer.lease is not None and not nearer.plan.replay:
+            return nearer, lost
+        # It went in between, so that the replay is due after all, if that is still possible.
+        return self.cache.match(keys, formats=self._store.formats, verify=self._verify), None
+
+    def _refresh_identity(self) -> None:
+        """Weights that were changed in place make other states: a namespace of their own."""
+        version = _weights_version(self.model)
+        if version == self._weights:
+            return
+        again = measured(
+            self.model,
+            self._runner,
+            self.cache.spec.unit_tokens,
+            replay=self._replay,
+            identity=self._given_identity,
+        )
+        self._measured, self._weights = again, version
+        self._store.formats = {group.name: group.format for group in again.spec.groups if group.format is not None}
+
+
+def _as_rows(input_ids: Any) -> torch.Tensor:
+    ids = input_ids if isinstance(input_ids, torch.Tensor) else torch.as_tensor(np.asarray(input_ids))
+    return ids.long().unsqueeze(0) if ids.ndim == 1 else ids.long()
+
+
+def _unit_of(model: Any, unit_tokens: int | None) -> int:
+    if unit_tokens is None:
+        return least_unit(model.config, DEFAULT_UNIT_TOKENS)
+    return count("unit_tokens", unit_tokens)
+
+
+def _checkpoint_step(unit: int, checkpoint_tokens: int | None, single_steps: bool) -> int | None:
+    if checkpoint_tokens is None:
+        return None if single_steps else unit
+    step = count("checkpoint_tokens", checkpoint_tokens)
+    if step % unit:
+        raise ArgumentError("checkpoint_tokens", f"a multiple of {unit}, the step of usable lengths", step)
+    return step
+
+
+def _fitting(cache: HybridCache, spec: Any) -> HybridCache:
+    if not isinstance(cache, HybridCache):
+        raise ArgumentError("cache", "a HybridCache", type(cache).__name__)
+    if cache.spec.unit_tokens != spec.unit_tokens or cache.spec.groups != spec.groups:
+        raise ArgumentError("cache", "a cache over PrefixReuse.spec_of(model, ...)", cache.spec)
+    return cache
+
+
+def _weights_version(model: Any) -> int:
+    """A number that moves with every in-place change of a parameter or buffer, and with every exchange of one."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return hash(tuple((id(t), t.data_ptr(), t._version) for t in tensors))
