@@ -134,10 +134,11 @@ class Generation:
 
     def _lengths(self, padding: int) -> dict[str, int]:
         """Return lengths that count the input, without the padding that is not there any more."""
-        wanted = ("max_length", "min_length") if padding else ()
+        if not padding:
+            return {}
+        found = {name: self._setting(name) for name in ("max_length", "min_length")}
         if self._setting("max_new_tokens") is not None:
-            wanted = tuple(name for name in wanted if name != "max_length")
-        found = {name: self._setting(name) for name in wanted}
+            del found["max_length"]
         return {name: max(1, int(value) - padding) for name, value in found.items() if value}
 
     def _end_ids(self) -> tuple[int, ...]:

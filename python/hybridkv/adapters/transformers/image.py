@@ -12,7 +12,7 @@ import torch
 from transformers import DynamicCache
 
 from hybridkv.adapters.transformers import image_bytes
-from hybridkv.adapters.transformers.image_part import DTYPES, SCHEMA, StatePart
+from hybridkv.adapters.transformers.image_part import DTYPES, SCHEMA, StatePart, row_sizes
 from hybridkv.adapters.transformers.layout import (
     CacheLayout,
     Place,
@@ -22,7 +22,7 @@ from hybridkv.adapters.transformers.layout import (
     refusal,
     text_config,
 )
-from hybridkv.adapters.transformers.producer import Producer, group_format, row_text
+from hybridkv.adapters.transformers.producer import Producer, dtype_name, group_format, row_text
 from hybridkv.adapters.transformers.rebuild import batch_size, rebuilt
 from hybridkv.errors import ArgumentError, RestoreRefused, UnsupportedModel
 from hybridkv.formats import COSMETIC, FieldDiff, framed_digest
@@ -133,8 +133,13 @@ class CacheImage:
         here = _here(config, layout, model, producer).with_rows(layout, past)
         states = [layout.state(past, position, number) for number in rows]
         data = {place: torch.stack([state[place] for state in states]).cpu() for place in states[0]}
-        parts = tuple(_sealed(layout, data, here, position))
-        return cls(position, len(rows), prefixes, here, parts, _digest(position, len(rows), prefixes, here, parts))
+        parts = tuple(_sealed_parts(layout, data, here, position))
+        return cls.sealed(position=position, batch=len(rows), prefixes=prefixes, producer=here, parts=parts)
+
+    @classmethod
+    def sealed(cls, **facts: Any) -> CacheImage:
+        """Make an image with the digest of its facts: every field but ``digest``, by name."""
+        return cls(**facts, digest=_digest(**facts))
 
     def restore(
         self,
@@ -177,8 +182,7 @@ class CacheImage:
         self._check_producer(_here(config, layout, model, producer))
         self._check_tokens(tokens)
         by_place = self._check_parts(layout)
-        if self.digest != _digest(self.position, self.batch, self.prefixes, self.producer, self.parts):
-            raise refusal("content", "digest", "facts and parts that were taken together", self.digest.hex())
+        self._check_digest()
         where = torch.device(device) if device is not None else getattr(model, "device", torch.device("cpu"))
         data = {place: part.data.to(where) for place, part in by_place.items()}
         past = rebuilt(layout, [{place: t[i] for place, t in data.items()} for i in range(self.batch)], self.position)
@@ -210,15 +214,20 @@ class CacheImage:
         ArgumentError
             ``data`` is not bytes.
         """
-        fields = image_bytes.decode(data)
-        image = cls(**fields)
-        found = _digest(image.position, image.batch, image.prefixes, image.producer, image.parts)
-        if found != image.digest:
-            raise refusal("content", "digest", image.digest.hex(), found.hex())
-        for part in image.parts:
+        image = cls(**image_bytes.decode(data))
+        image._check_digest()
+        image._check_content()
+        return image
+
+    def _check_digest(self) -> None:
+        found = _digest(self.position, self.batch, self.prefixes, self.producer, self.parts)
+        if found != self.digest:
+            raise refusal("content", "digest", f"{found.hex()}, of facts and parts taken together", self.digest.hex())
+
+    def _check_content(self) -> None:
+        for part in self.parts:
             if not part.is_whole():
                 raise refusal("content", part.name, "the bytes that were taken", "others")
-        return image
 
     def _check_producer(self, here: Producer) -> None:
         found = here.differences(self.producer)
@@ -250,9 +259,7 @@ class CacheImage:
         for place in layout.places:
             self._check_part(layout, place, found.get(place))
         _check_formats(layout, self)
-        for part in self.parts:
-            if not part.is_whole():
-                raise refusal("content", part.name, "the bytes that were taken", "others")
+        self._check_content()
         return found
 
     def _check_part(self, layout: CacheLayout, place: Place, part: StatePart | None) -> None:
@@ -278,40 +285,22 @@ def _format_refusal(field: str, expected: object, got: object, found: Sequence[F
 
 def _check_formats(layout: CacheLayout, image: CacheImage) -> None:
     """Formats follow from the producer, the group and its rows."""
-    for group, (dtype, row_bytes) in _measured(image.parts).items():
-        ours = group_format(layout.groups[group], image.producer, dtype, row_bytes)
+    for group, size in row_sizes((part.group, part.layer, part.data) for part in image.parts).items():
+        ours = group_format(layout.groups[group], image.producer, *size)
         for part in image.parts:
             if part.group == group and part.format.fingerprint != ours.fingerprint:
                 found = ours.diff(part.format)
                 raise _format_refusal(f"{part.name}.format", ours.namespace, part.format.namespace, found)
 
 
-def _measured(parts: Sequence[StatePart]) -> dict[str, tuple[str, int]]:
-    """Return dtypes and bytes of a row by group; where layers differ, of the largest."""
-    found: dict[str, tuple[str, int]] = {}
-    for group in dict.fromkeys(part.group for part in parts):
-        own = [part for part in parts if part.group == group]
-        widths: dict[int, int] = {}
-        for part in own:
-            widths[part.layer] = widths.get(part.layer, 0) + part.row_bytes
-        found[group] = "+".join(sorted({part.dtype for part in own})), max(widths.values())
-    return found
-
-
-def _sealed(layout: CacheLayout, data: dict[Place, torch.Tensor], producer: Producer, position: int) -> list[StatePart]:
+def _sealed_parts(
+    layout: CacheLayout, data: dict[Place, torch.Tensor], producer: Producer, position: int
+) -> list[StatePart]:
     for place, rows in data.items():
-        if str(rows.dtype).removeprefix("torch.") not in DTYPES:
+        if dtype_name(rows) not in DTYPES:
             raise UnsupportedModel(f"past.{place.name}", f"one of {', '.join(DTYPES)}", str(rows.dtype))
-    widths: dict[str, dict[int, int]] = {}
-    dtypes: dict[str, set[str]] = {}
-    for place, rows in data.items():
-        by_layer = widths.setdefault(place.group, {})
-        by_layer[place.layer] = by_layer.get(place.layer, 0) + int(rows[0, 0].nbytes)
-        dtypes.setdefault(place.group, set()).add(str(rows.dtype).removeprefix("torch."))
-    formats = {
-        name: group_format(layout.groups[name], producer, "+".join(sorted(dtypes[name])), max(widths[name].values()))
-        for name in widths
-    }
+    sizes = row_sizes((place.group, place.layer, rows) for place, rows in data.items())
+    formats = {name: group_format(layout.groups[name], producer, *size) for name, size in sizes.items()}
     return [
         StatePart.sealed(
             rows,

@@ -215,7 +215,7 @@ def _format(group: str, value: object) -> KvFormat:
         made = KvFormat(**entry)
     except SpecError as why:
         raise refusal("malformed", f"{where}.{why.field}", why.expected, why.got) from None
-    if _format_entry(made) != entry:
+    if _dump(_format_entry(made)) != _dump(entry):
         raise refusal("malformed", where, "fields in the form that they are kept in", "another")
     return made
 

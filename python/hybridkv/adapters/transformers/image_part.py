@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from hybridkv.adapters.transformers.producer import dtype_name
 from hybridkv.formats import KvFormat, framed_digest
 
 SCHEMA = 1
@@ -73,17 +75,12 @@ class StatePart:
     @property
     def dtype(self) -> str:
         """Name of the element type."""
-        return str(self.data.dtype).removeprefix("torch.")
+        return dtype_name(self.data)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of ``data``: batch, rows, and what a row is."""
         return tuple(self.data.shape)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return int(self.data[0, 0].nbytes)
 
     def is_whole(self) -> bool:
         """Whether the content is what was taken: all of it is read."""
@@ -112,6 +109,20 @@ def checksum_of(
     digest = hashlib.sha256(meaning)
     digest.update(raw(data))
     return digest.digest()[:16]
+
+
+def row_sizes(held: Iterable[tuple[str, int, torch.Tensor]]) -> dict[str, tuple[str, int]]:
+    """Return dtypes and bytes of one row by group, of tensors with their group and layer.
+
+    Several dtypes are joined by ``+``; where layers differ in bytes, those of the largest count.
+    """
+    widths: dict[str, dict[int, int]] = {}
+    dtypes: dict[str, set[str]] = {}
+    for group, layer, rows in held:
+        by_layer = widths.setdefault(group, {})
+        by_layer[layer] = by_layer.get(layer, 0) + int(rows[0, 0].nbytes)
+        dtypes.setdefault(group, set()).add(dtype_name(rows))
+    return {group: ("+".join(sorted(dtypes[group])), max(widths[group].values())) for group in widths}
 
 
 def raw(data: torch.Tensor) -> memoryview:

@@ -12,7 +12,7 @@ import torch
 from hybridkv.errors import ArgumentError
 
 
-def sequences(input_ids: Any, attention_mask: Any = None) -> list[npt.NDArray[np.int64]]:
+def sequences(input_ids: Any, attention_mask: Any = None, vocabulary: int | None = None) -> list[npt.NDArray[np.int64]]:
     """Return the tokens of each row, left padding taken off.
 
     Parameters
@@ -22,6 +22,8 @@ def sequences(input_ids: Any, attention_mask: Any = None) -> list[npt.NDArray[np
     attention_mask : torch.Tensor or nested sequence, optional
         [[rows, tokens]] of 0 and 1: zeros only at the start of a row. Default: no padding, whatever the ids: a prompt
         may contain the padding id.
+    vocabulary : int, optional
+        Ids are below it.
 
     Returns
     -------
@@ -41,6 +43,8 @@ def sequences(input_ids: Any, attention_mask: Any = None) -> list[npt.NDArray[np
         raise ArgumentError("input_ids", "[[rows, tokens]], at least one of each", f"shape {ids.shape}")
     if int(ids.min()) < 0:
         raise ArgumentError("input_ids", "ids of 0 or more", int(ids.min()))
+    if vocabulary is not None and int(ids.max()) >= vocabulary:
+        raise ArgumentError("input_ids", f"ids below {vocabulary}, the model's vocabulary", int(ids.max()))
     if attention_mask is None:
         return list(ids)
     mask = _integers("attention_mask", attention_mask)

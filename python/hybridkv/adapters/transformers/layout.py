@@ -18,7 +18,7 @@ import torch
 
 from hybridkv.adapters.transformers import layers as cache_layers
 from hybridkv.adapters.transformers.families import Family, Rows, family_of
-from hybridkv.coverage import Checkpoint, Prefix
+from hybridkv.coverage import Checkpoint, Prefix, Window
 from hybridkv.errors import RestoreRefused, UnsupportedModel
 from hybridkv.group import CacheGroup
 from hybridkv.spec import CacheSpec
@@ -269,6 +269,13 @@ def described(config: Any, unit_tokens: int) -> CacheSpec:
 def is_state(group: CacheGroup) -> bool:
     """Whether a group is kept per boundary: a window or a checkpoint, not history."""
     return not isinstance(group.coverage, Prefix)
+
+
+def window_tokens(group: CacheGroup) -> int:
+    """Return the width of a group's window, the querying token included."""
+    if not isinstance(group.coverage, Window):
+        raise UnsupportedModel(f"groups[{group.name!r}].coverage", "a Window", group.coverage)
+    return int(group.coverage.tokens)
 
 
 def is_checkpoint(group: CacheGroup) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in pages: the state of a sequence split over the pages of a :class:`~hybridkv.HybridCache`, and put together again.
+"""Rows in pages: the state of a sequence split over pages of a :class:`~hybridkv.HybridCache`, and put together again.
 
 A page is regions, one for each part of the group and layer; a region is rows, and a row is the group's tensors side
 by side. Which token a row stands for follows from the block alone:
@@ -23,7 +23,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from hybridkv.adapters.transformers.layout import CacheLayout, Place, is_checkpoint, is_state
+from hybridkv.adapters.transformers.layout import CacheLayout, Place, is_checkpoint, is_state, window_tokens
 from hybridkv.adapters.transformers.rebuild import State
 from hybridkv.group import CacheGroup
 from hybridkv.lease import Lease
@@ -175,7 +175,7 @@ class Pages:
             return Span(block, 0, 0, self.layout.rows_at(group.name, tokens)) if end == tokens else None
         held = self.layout.rows_at(group.name, tokens)
         kept = min(end - start, group.rows_per_page or size)
-        needed = min(end - start, group.coverage.tokens - 1)
+        needed = min(end - start, window_tokens(group) - 1)
         oldest = tokens - held
         if end - needed < oldest:
             return None

@@ -15,6 +15,7 @@ from hybridkv.adapters.transformers.rows import Row
 from hybridkv.adapters.transformers.runner import Runner
 from hybridkv.adapters.transformers.stops import Blocks, plan_stops
 from hybridkv.adapters.transformers.store import Store
+from hybridkv.keys import BlockKeys
 
 
 class Prefill:
@@ -64,7 +65,7 @@ class Prefill:
             wanted = targets | ({end} if tips and end > start else set())
             ahead_of = {end + 1} if ahead else set()
             stops = plan_stops(self.store.pages.groups, start, end, wanted | ahead_of, self._most_tokens)
-            logits = self._run_together(some, start, stops, wanted, in_use)
+            logits = self._run_together(some, start, stops, wanted, in_use, all_logits)
             for index, row in enumerate(some):
                 row.told.computed += end - start
                 if all_logits and logits:
@@ -77,7 +78,13 @@ class Prefill:
         return list(range((start // self.step + 1) * self.step, end + 1, self.step))
 
     def _run_together(
-        self, rows: list[Row], start: int, stops: dict[int, Blocks], wanted: set[int], in_use: list[object]
+        self,
+        rows: list[Row],
+        start: int,
+        stops: dict[int, Blocks],
+        wanted: set[int],
+        in_use: Sequence[BlockKeys],
+        all_logits: bool,
     ) -> list[torch.Tensor]:
         past = rebuilt(self._layout, [self._state(row) for row in rows], start)
         for index, row in enumerate(rows):
@@ -89,7 +96,7 @@ class Prefill:
         position = start
         for stop, blocks in stops.items():
             if stop > position:
-                logits.append(self.runner.run(ids[:, position:stop], past, position, all_logits=True))
+                logits.append(self.runner.run(ids[:, position:stop], past, position, all_logits=all_logits))
                 position = stop
             for index, row in enumerate(rows):
                 row.recorder.note(past, index, stop, blocks)
@@ -112,7 +119,7 @@ class Prefill:
         past = replayed(self.runner, pages, history, ids, begin, end, self._most_tokens)
         return self._layout.state(past, end)
 
-    def _keep_replayed(self, row: Row, tokens: int, in_use: list[object]) -> None:
+    def _keep_replayed(self, row: Row, tokens: int, in_use: Sequence[BlockKeys]) -> None:
         """What a replay rebuilt need not be rebuilt again."""
         groups = self.store.pages.groups
         for position, blocks in plan_stops(groups, tokens, tokens, [tokens]).items():

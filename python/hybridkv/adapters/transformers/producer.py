@@ -265,7 +265,7 @@ def _layer_facts(layout: CacheLayout) -> Iterator[tuple[str, object]]:
 def _build_facts(model: Any) -> Iterator[tuple[str, object]]:
     """Dtypes of everything that computes: how a model was built shows there and nowhere else."""
     held = [*model.named_parameters(), *model.named_buffers()]
-    dtypes = {name: _dtype_name(tensor) for name, tensor in held}
+    dtypes = {name: dtype_name(tensor) for name, tensor in held}
     summary = Counter(dtypes.values())
     yield "build", ", ".join(f"{count} {dtype}" for dtype, count in sorted(summary.items()))
     yield "build.digest", framed_digest("hybridkv.build", sorted(dtypes.items())).hex()
@@ -282,8 +282,9 @@ def _row_facts(layout: CacheLayout, past: Any) -> Iterator[tuple[str, object]]:
 
 def row_text(rows: torch.Tensor) -> str:
     """Say what one row is: the dtype, and the shape below batch and rows, [[batch, rows, ...]]."""
-    return f"{_dtype_name(rows)} {list(rows.shape[2:])}"
+    return f"{dtype_name(rows)} {list(rows.shape[2:])}"
 
 
-def _dtype_name(tensor: torch.Tensor) -> str:
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return the element type's name without the library's."""
     return str(tensor.dtype).removeprefix("torch.")

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from hybridkv.adapters.transformers.generation import Generation
 from hybridkv.adapters.transformers.inputs import sequences
@@ -25,12 +27,13 @@ from hybridkv.adapters.transformers.runner import Runner
 from hybridkv.adapters.transformers.sizing import default_cache
 from hybridkv.adapters.transformers.store import Store
 from hybridkv.adapters.transformers.whole import longest_whole, windows_lost
-from hybridkv.arguments import count
+from hybridkv.arguments import count, verify_mode
 from hybridkv.cache import HybridCache
 from hybridkv.errors import ArgumentError
 from hybridkv.identity import Identity
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.policy import EvictionPolicy, LruPolicy
+from hybridkv.spec import CacheSpec
 from hybridkv.verdict import Verdict, Why
 
 DEFAULT_UNIT_TOKENS = 16
@@ -109,11 +112,11 @@ class PrefixReuse:
     ) -> None:
         if tier is not None:
             raise ArgumentError("tier", "None, until there are tiers", tier)
-        if getattr(model, "training", False):
-            raise ArgumentError("model", "a model in eval mode", "one in training mode")
-        self.model = model
+        self.model = _checked_model(model)
+        self._vocabulary = int(model.config.get_text_config().vocab_size)
         self._replay = replay
         self._given_identity = identity
+        verify_mode(verify)
         self._verify = verify
         unit = _unit_of(model, unit_tokens)
         self._runner = Runner(model, single_steps=False)
@@ -128,8 +131,33 @@ class PrefixReuse:
         self._pages = Pages(self._measured.layout, groups, self._measured.shapes, self.cache.pages)
         for name in groups:
             self.cache.bind(name, self._pages.arrays(name))
-        self._store = Store(self.cache, self._pages, LruPolicy(self.cache) if policy is None else policy)
+        self._store = Store(self.cache, self._pages, LruPolicy(self.cache) if policy is None else _checked_policy(policy))
+        self._last = threading.local()
         self._prefill = Prefill(self._runner, self._store, step=self._step, most_tokens=self._chunk)
+
+    @staticmethod
+    def spec_of(
+        model: Any, *, unit_tokens: int | None = None, replay: bool = True, identity: Identity | None = None
+    ) -> CacheSpec:
+        """Return the spec that a cache for a model must have.
+
+        Parameters
+        ----------
+        model, unit_tokens, replay, identity
+            As in the constructor.
+
+        Returns
+        -------
+        CacheSpec
+            The groups of the model as it is: its dtype, its measured widths of rows, its producer's formats.
+
+        Raises
+        ------
+        UnsupportedModel, ArgumentError, SpecError
+            As the constructor.
+        """
+        runner = Runner(_checked_model(model), single_steps=False)
+        return measured(model, runner, _unit_of(model, unit_tokens), replay=replay, identity=identity).spec
 
     @property
     def identity(self) -> Identity:
@@ -146,11 +174,15 @@ class PrefixReuse:
         """The pools."""
         return self._pages
 
+    @property
+    def not_stored(self) -> Mapping[str, int]:
+        """Boundaries that were not kept since no room could be made, by the pool that was short."""
+        return self._store.not_stored
+
     def keys(self, ids: npt.NDArray[np.int64] | Sequence[int]) -> BlockKeys:
         """Return the keys of a sequence of token ids, as this object makes them."""
         return block_keys(ids, self.cache.spec.unit_tokens, identity=self.identity)
 
-    @torch.no_grad()
     def forward(self, input_ids: Any, attention_mask: Any = None) -> ReuseOutput:
         """Compute the logits of what is not known yet, and keep the states on the way.
 
@@ -173,11 +205,10 @@ class PrefixReuse:
         ArgumentError
             Inputs that are not rows of token ids.
         """
-        with self._rows(sequences(input_ids, attention_mask)) as rows:
+        with self._rows(sequences(input_ids, attention_mask, self._vocabulary)) as rows:
             self._prefill.run(rows, [len(row.ids) for row in rows], tips=self._keep_tips, all_logits=True)
         return ReuseOutput(self._pages.layout, rows)
 
-    @torch.no_grad()
     def generate(self, input_ids: Any = None, attention_mask: Any = None, **arguments: Any) -> Any:
         """Generate as ``model.generate`` does, from the longest prefix that can be reused.
 
@@ -208,21 +239,24 @@ class PrefixReuse:
         """
         generation = Generation(self.model, self._runner, arguments)
         given = arguments.get("inputs") if input_ids is None else input_ids
-        batch = sequences(given, attention_mask)
+        batch = sequences(given, attention_mask, self._vocabulary)
         shown = _as_rows(given)
         with self._rows(generation.repeated(batch)) as rows:
             # One token is left for generate itself, whose first step samples from its logits.
             self._prefill.run(rows, [len(row.ids) - 1 for row in rows], tips=False, ahead=self._keep_tips)
             result = generation.run(rows, self._prefill, shown.shape[1], tips=self._keep_tips)
-        self.last_rows = [row.told for row in rows]
+        self._last.rows = [row.told for row in rows]
         if not isinstance(result, list):
             return result
         prompts = generation.repeated(list(shown))
         filled = pad_sequence(result, batch_first=True, padding_value=generation.pad_id())
         return torch.cat([torch.stack(prompts).to(filled.device), filled], dim=1)
 
-    last_rows: list[RowReuse]
-    """What was reused by the last :meth:`generate`, by row."""
+    @property
+    def last_rows(self) -> list[RowReuse]:
+        """What the last :meth:`generate` of the calling thread reused, by row."""
+        rows: list[RowReuse] = getattr(self._last, "rows", [])
+        return rows
 
     @contextmanager
     def _rows(self, batch: Sequence[npt.NDArray[np.int64]]) -> Iterator[list[Row]]:
@@ -256,6 +290,7 @@ class PrefixReuse:
         if verdict.lease is not None:
             self._store.touch(keys, verdict.usable_tokens)
         recorder = Recorder(self._store, keys, ids, verdict.usable_tokens, self.identity)
+        told.stored = recorder.boundaries
         return Row(ids, keys, verdict.lease, recorder, told)
 
     def _chosen(self, keys: BlockKeys, verdict: Verdict) -> tuple[Verdict, Why | None]:
@@ -295,6 +330,21 @@ def _as_rows(input_ids: Any) -> torch.Tensor:
     return ids.long().unsqueeze(0) if ids.ndim == 1 else ids.long()
 
 
+def _checked_model(model: Any) -> Any:
+    if not isinstance(model, PreTrainedModel) or not model.can_generate():
+        raise ArgumentError("model", "a causal language model of transformers", type(model).__name__)
+    if model.training:
+        raise ArgumentError("model", "a model in eval mode", "one in training mode")
+    return model
+
+
+def _checked_policy(policy: Any) -> EvictionPolicy:
+    for name in ("touch", "stored", "make_room"):
+        if not callable(getattr(policy, name, None)):
+            raise ArgumentError("policy", f"an EvictionPolicy, with {name}", type(policy).__name__)
+    return policy  # type: ignore[no-any-return]
+
+
 def _unit_of(model: Any, unit_tokens: int | None) -> int:
     if unit_tokens is None:
         return least_unit(model.config, DEFAULT_UNIT_TOKENS)
@@ -310,7 +360,7 @@ def _checkpoint_step(unit: int, checkpoint_tokens: int | None, single_steps: boo
     return step
 
 
-def _fitting(cache: HybridCache, spec: Any) -> HybridCache:
+def _fitting(cache: HybridCache, spec: CacheSpec) -> HybridCache:
     if not isinstance(cache, HybridCache):
         raise ArgumentError("cache", "a HybridCache", type(cache).__name__)
     if cache.spec.unit_tokens != spec.unit_tokens or cache.spec.groups != spec.groups:

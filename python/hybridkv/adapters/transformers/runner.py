@@ -38,7 +38,6 @@ class Runner:
         """Where the model's inputs go."""
         return torch.device(self.model.device)
 
-    @torch.no_grad()
     def run(self, ids: torch.Tensor, past: Any, start: int, *, all_logits: bool = False) -> torch.Tensor:
         """Run tokens behind what a cache holds; the cache then holds them too.
 
@@ -58,10 +57,11 @@ class Runner:
         torch.Tensor
             [[rows, tokens, vocabulary]], or [[rows, 1, vocabulary]].
         """
-        if self.single_steps and start > 0 and ids.shape[1] > 1:
-            steps = [self._step(ids[:, i : i + 1], past, start + i, False) for i in range(ids.shape[1])]
-            return torch.cat(steps, dim=1) if all_logits else steps[-1]
-        return self._step(ids, past, start, all_logits)
+        with torch.no_grad():
+            if self.single_steps and start > 0 and ids.shape[1] > 1:
+                steps = [self._step(ids[:, i : i + 1], past, start + i, False) for i in range(ids.shape[1])]
+                return torch.cat(steps, dim=1) if all_logits else steps[-1]
+            return self._step(ids, past, start, all_logits)
 
     def _step(self, ids: torch.Tensor, past: Any, start: int, all_logits: bool) -> torch.Tensor:
         arguments: dict[str, Any] = {"input_ids": ids, self.cache_argument: past, "use_cache": True}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hybridkv import _core
-from hybridkv.adapters.transformers.layout import is_checkpoint, is_state
+from hybridkv.adapters.transformers.layout import is_checkpoint, is_state, window_tokens
 from hybridkv.group import CacheGroup
 
 Blocks = dict[str, list[int]]
@@ -26,7 +26,7 @@ def needed_blocks(group: CacheGroup, tokens: int) -> range:
 
 def in_window(group: CacheGroup, block: int, end: int, tokens: int) -> bool:
     """Whether all rows that a block ending at ``end`` must keep are still in the window at ``tokens``."""
-    window = group.coverage.tokens - 1
+    window = window_tokens(group) - 1
     needed = min(end - block * (group.block_tokens or 1), window)
     return end - needed >= tokens - min(tokens, window)
 

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrefixReuse.forward: what is reused, what is computed, what is refused, and that the logits are right."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import hybridkv as hk  # noqa: E402
+import tiny_models  # noqa: E402
+from hybridkv.adapters.transformers import PrefixReuse  # noqa: E402
+from hybridkv.demo.models import tiny_deepseek_v4  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def v4() -> Any:
+    return tiny_deepseek_v4(3)
+
+
+def some_ids(length: int, seed: int = 0, rows: int = 1) -> Any:
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (rows, length)))
+
+
+def whole_logits(model: Any, ids: Any) -> Any:
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def chunk_noise(model: Any, ids: Any) -> float:
+    """How far the model itself is from its one-pass logits when it computes in chunks."""
+    chunked = PrefixReuse(model, memory_bytes=8 << 20, checkpoint_tokens=16).forward(ids)
+    return float((chunked.logits - whole_logits(model, ids)).abs().max())
+
+
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_resumed_logits_are_those_of_a_recompute_up_to_the_models_own_chunking(name: str) -> None:
+    model = tiny_models.tiny(name)
+    ids = some_ids(120, seed=1)
+    reuse = PrefixReuse(model, memory_bytes=8 << 20)
+    reuse.forward(ids[:, :75])
+    resumed = reuse.forward(ids)
+    assert resumed.rows[0].usable == resumed.rows[0].matched == 75 and resumed.rows[0].why is None
+    assert resumed.logits.shape == (1, 45, 256) and resumed.rows[0].computed == 45
+    far = float((resumed.logits - whole_logits(model, ids)[:, 75:]).abs().max())
+    assert far <= 2 * max(chunk_noise(model, ids), 1e-6)
+
+
+def test_rows_with_different_prefixes_in_one_batch(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    known = some_ids(64, seed=2)
+    reuse.forward(known)
+    batch = some_ids(90, seed=3, rows=4)
+    batch[0, :64] = known  # a tip of 64, aligned
+    batch[2, :40] = known[:, :40]  # the boundary at 32
+    out = reuse.forward(batch)
+    assert [row.usable for row in out.rows] == [64, 0, 32, 0]
+    assert [row.outcome.name for row in out.rows] == ["REUSABLE", "MISS", "REUSABLE", "MISS"]
+    assert out.logits.shape == (4, 26, 256)  # as many as every row computed
+    assert [row.logits.shape[0] for row in out.rows] == [26, 90, 58, 90]
+    assert torch.allclose(out.logits, whole_logits(v4, batch)[:, -26:], atol=1e-4)
+
+
+def test_a_padded_row_is_run_without_its_padding(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    ids = some_ids(50, seed=4, rows=2)
+    mask = torch.ones_like(ids)
+    mask[1, :13] = 0
+    out = reuse.forward(ids, attention_mask=mask)
+    assert [row.tokens for row in out.rows] == [50, 37]
+    alone = whole_logits(v4, ids[1:, 13:])
+    assert torch.allclose(out.rows[1].logits, alone[0], atol=1e-4)
+    padded = v4(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    assert (padded[1, 13:] - alone[0]).abs().max() > 0.01  # what the padding would have done
+    with pytest.raises(hk.ArgumentError, match="one length"):
+        _ = out.past
+    assert out.past_of(1).get_seq_length() == 37
+    assert reuse.forward(torch.cat([ids[1:, 13:], ids[:1, :4]], dim=1)).rows[0].usable == 37
+
+
+def test_the_cache_that_comes_back_is_a_copy(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    ids = some_ids(40, seed=5, rows=2)
+    out = reuse.forward(ids)
+    past = out.past
+    reuse._runner.run(some_ids(9, seed=6, rows=2), past, 40)
+    assert past.get_seq_length() == 49 and out.past_of(0).get_seq_length() == 40
+    for layer in past.layers:
+        layer.keys.zero_()
+    again = reuse.forward(torch.cat([ids, ids[:, :8]], dim=1))
+    assert [row.usable for row in again.rows] == [40, 40]
+    assert torch.allclose(again.logits, whole_logits(v4, torch.cat([ids, ids[:, :8]], dim=1))[:, -8:], atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [2, 7, 16, 50])
+def test_chunked_prefill_changes_nothing_but_rounding(v4: Any, chunk: int) -> None:
+    ids = some_ids(100, seed=7)
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20, chunk_tokens=chunk)
+    sizes = []
+    run = reuse._runner.run
+    reuse._runner.run = lambda part, *rest, **more: (sizes.append(part.shape[1]), run(part, *rest, **more))[1]
+    out = reuse.forward(ids)
+    assert max(sizes) <= chunk and sum(sizes) == 100
+    assert torch.allclose(out.logits, whole_logits(v4, ids), atol=1e-4)
+    assert reuse.forward(torch.cat([ids, ids[:, :3]], dim=1)).rows[0].usable == 100
+
+
+@pytest.mark.parametrize("tips", [True, False])
+def test_boundaries_are_kept_at_the_stride_and_at_the_end(v4: Any, tips: bool) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20, checkpoint_tokens=32, keep_tips=tips, replay=False)
+    ids = some_ids(100, seed=8)
+    out = reuse.forward(ids)
+    assert out.rows[0].stored == ([32, 64, 96, 100] if tips else [32, 64, 96])
+    usable = {n: reuse.cache.match(reuse.keys(ids[0, :n].tolist())) for n in (101, 100, 96, 80, 33, 32)}
+    found = {n: verdict.usable_tokens for n, verdict in usable.items()}
+    for verdict in usable.values():
+        if verdict.lease is not None:
+            verdict.lease.cancel()
+    assert found == {101: 96, 100: 96, 96: 64, 80: 64, 33: 32, 32: 0}
+    longer = reuse.forward(torch.cat([ids, ids[:, :5]], dim=1))
+    assert longer.rows[0].usable == (100 if tips else 96)
+
+
+def test_a_gone_window_is_replayed_or_told(v4: Any) -> None:
+    ids = some_ids(200, seed=9)
+    told = {}
+    for replay in (True, False):
+        reuse = PrefixReuse(v4, memory_bytes=8 << 20, replay=replay)
+        reuse.forward(ids[:, :150])
+        reuse.cache.evict(reuse.keys(ids[0, :150].tolist()), {"swa": True, "overlap": True})
+        out = reuse.forward(ids)
+        told[replay] = out.rows[0]
+        assert torch.allclose(out.logits, whole_logits(v4, ids)[:, -out.logits.shape[1] :], atol=1e-4)
+    assert told[True].usable == 150 and told[True].replayed == (64, 150) and told[True].computed == 50 + 86
+    assert told[False].usable == 0 and told[False].matched == 150 and told[False].replayed is None
+    why = told[False].why
+    assert (why.check, why.kind, why.group) == (hk.Check.GROUPS, hk.StateKind.WINDOW, "swa")
+
+
+def test_what_a_replay_rebuilt_is_kept(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    ids = some_ids(160, seed=10)
+    reuse.forward(ids[:, :144])
+    reuse.cache.evict(reuse.keys(ids[0, :144].tolist()), {"swa": True, "overlap": True})
+    assert reuse.forward(ids).rows[0].replayed == (64, 144)
+    other = ids.clone()
+    other[0, 144:] += 1
+    assert reuse.forward(other % 256).rows[0].replayed is None
+
+
+def test_a_replay_is_not_run_where_going_on_from_a_whole_boundary_computes_less(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    ids = some_ids(200, seed=11)
+    reuse.forward(ids[:, :160])
+    keys = reuse.keys(ids[0, :160].tolist())
+    reuse.cache.evict(keys, {"swa": [9], "overlap": [9]})  # the boundary at 160 alone
+    before = reuse.cache.metrics()
+    row = reuse.forward(ids).rows[0]
+    assert (row.usable, row.matched, row.replayed, row.computed) == (144, 160, None, 56)
+    assert row.why.check is hk.Check.GROUPS and row.why.group == "swa" and "replay" in row.why.detail
+    after = reuse.cache.metrics()
+    assert after.effective_hits - before.effective_hits == 1 and after.pending == 0
+
+
+def test_small_pools_evict_and_stay_right(v4: Any) -> None:
+    spec = PrefixReuse.spec_of(v4)
+    pages = {g.name: 14 for g in spec.groups}
+    reuse = PrefixReuse(v4, cache=hk.HybridCache(spec, blocks=40, pages=pages))
+    for seed in range(12):
+        ids = some_ids(70, seed=100 + seed % 5)
+        out = reuse.forward(ids)
+        assert torch.allclose(out.logits, whole_logits(v4, ids)[:, -out.logits.shape[1] :], atol=1e-4)
+    metrics = reuse.cache.metrics()
+    assert metrics.retired > 0 and metrics.pending == 0 and metrics.leaks == 0
+    for counts in metrics.pages.values():
+        assert counts.free + counts.filling + counts.held + counts.cached == 14
+
+
+def test_a_prompt_larger_than_the_pools_is_computed_and_not_kept(v4: Any) -> None:
+    spec = PrefixReuse.spec_of(v4)
+    reuse = PrefixReuse(v4, cache=hk.HybridCache(spec, blocks=8, pages={g.name: 2 for g in spec.groups}))
+    ids = some_ids(120, seed=12)
+    out = reuse.forward(ids)
+    assert torch.allclose(out.logits, whole_logits(v4, ids), atol=1e-4)
+    assert sum(reuse.not_stored.values()) > 0 and out.rows[0].stored != [120]
+
+
+def test_other_weights_are_another_namespace() -> None:
+    model = tiny_deepseek_v4(4)
+    reuse = PrefixReuse(model, memory_bytes=8 << 20)
+    ids = some_ids(80, seed=13)
+    reuse.forward(ids[:, :64])
+    assert reuse.forward(ids).rows[0].usable == 64
+    with torch.no_grad():
+        model.model.layers[1].self_attn.kv_proj.weight.mul_(1.01)
+    out = reuse.forward(ids)
+    assert (out.rows[0].usable, out.rows[0].outcome) == (0, hk.Outcome.MISS)
+    assert torch.allclose(out.logits, whole_logits(model, ids), atol=1e-4)
+    assert reuse.forward(torch.cat([ids, ids[:, :2]], dim=1)).rows[0].usable == 80
+
+
+def test_two_models_share_a_cache_only_if_they_are_one(v4: Any) -> None:
+    spec = PrefixReuse.spec_of(v4)
+    cache = hk.HybridCache(spec, blocks=64)
+    PrefixReuse(v4, cache=cache)
+    with pytest.raises(hk.ArgumentError, match="cache"):
+        PrefixReuse(tiny_deepseek_v4(5), cache=hk.HybridCache(spec, blocks=64))
+    with pytest.raises(hk.ArgumentError, match="cache"):
+        PrefixReuse(v4, cache=object())
+
+
+def test_a_user_in_the_middle_of_a_failure_leaks_nothing(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    ids = some_ids(60, seed=14)
+    reuse.forward(ids[:, :48])
+    run = reuse._runner.run
+
+    def fails(*arguments: Any, **more: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    reuse._runner.run = fails
+    with pytest.raises(RuntimeError, match="out of memory"):
+        reuse.forward(ids)
+    reuse._runner.run = run
+    metrics = reuse.cache.metrics()
+    assert metrics.pending == 0 and metrics.leaks == 0 and metrics.withdrawn == 1
+    assert reuse.forward(ids).rows[0].usable == 48
+
+
+def test_threads_share_one_object(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=4 << 20)
+    batches = [some_ids(60, seed=20 + i % 3) for i in range(12)]
+    wrong: list[Any] = []
+
+    def work(own: list[Any]) -> None:
+        for ids in own:
+            out = reuse.forward(ids)
+            if not torch.allclose(out.logits, whole_logits(v4, ids)[:, -out.logits.shape[1] :], atol=1e-4):
+                wrong.append(ids)
+
+    threads = [threading.Thread(target=work, args=(batches[i::3],)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert reuse.cache.metrics().pending == 0 and reuse.cache.metrics().leaks == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"input_ids": [[1, 2], [3]]}, "input_ids"),
+        ({"input_ids": [[1.5, 2.0]]}, "input_ids"),
+        ({"input_ids": [[]]}, "input_ids"),
+        ({"input_ids": [[[1]]]}, "input_ids"),
+        ({"input_ids": [[-1, 3]]}, "input_ids"),
+        ({"input_ids": "text"}, "input_ids"),
+        ({"input_ids": [[256, 3]]}, "input_ids"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, 0]]}, "attention_mask"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "attention_mask"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, "attention_mask"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, 1, 1]]}, "attention_mask"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, 2]]}, "attention_mask"),
+    ],
+)
+def test_bad_inputs_are_refused_by_name(v4: Any, arguments: dict[str, Any], field: str) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=4 << 20)
+    with pytest.raises(hk.ArgumentError) as caught:
+        reuse.forward(**arguments)
+    assert caught.value.field == field
+    assert reuse.cache.metrics().lookups == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "field"),
+    [
+        ({"unit_tokens": 10}, hk.SpecError, "tokens_per_row"),
+        ({"unit_tokens": 0}, hk.ArgumentError, "unit_tokens"),
+        ({"checkpoint_tokens": 24}, hk.ArgumentError, "checkpoint_tokens"),
+        ({"memory_bytes": 1000}, hk.ArgumentError, "memory_bytes"),
+        ({"chunk_tokens": 0}, hk.ArgumentError, "chunk_tokens"),
+        ({"verify": "some"}, hk.ArgumentError, "verify"),
+        ({"tier": "disk"}, hk.ArgumentError, "tier"),
+        ({"identity": "me"}, hk.SpecError, "identity"),
+        ({"policy": 3}, hk.ArgumentError, "policy"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(v4: Any, arguments: dict[str, Any], error: Any, field: str) -> None:
+    with pytest.raises(error) as caught:
+        PrefixReuse(v4, **arguments)
+    assert field in caught.value.field
+
+
+def test_models_that_cannot_be_served_are_refused(v4: Any) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    unknown = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(
+            "gpt2", vocab_size=64, n_embd=32, n_layer=2, n_head=2, bos_token_id=None, eos_token_id=None
+        )
+    ).eval()
+    with pytest.raises(hk.UnsupportedModel, match="model_type"):
+        PrefixReuse(unknown)
+    training = tiny_deepseek_v4(6).train()
+    with pytest.raises(hk.ArgumentError, match="eval"):
+        PrefixReuse(training)
+    with pytest.raises(hk.ArgumentError, match="model"):
+        PrefixReuse("deepseek")
+
+
+def test_a_model_whose_state_is_not_all_in_its_cache_is_refused(v4: Any) -> None:
+    """The trial at start: a layer that remembers something elsewhere does not continue bit for bit."""
+    model = tiny_deepseek_v4(7)
+    attention = model.model.layers[2].self_attn
+    forward = attention.forward
+    calls: list[int] = []
+
+    def remembering(*arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        output, weights = forward(*arguments, **more)
+        return output + 0.01 * len(calls), weights
+
+    attention.forward = remembering
+    with pytest.raises(hk.UnsupportedModel, match="restored state"):
+        PrefixReuse(model)
