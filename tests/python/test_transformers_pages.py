@@ -46,7 +46,7 @@ def through_pages(reuse: PrefixReuse, ids: np.ndarray[Any, Any]) -> Any:
     verdict = reuse.cache.match(reuse.keys([*ids, 0]), verify="all")
     assert verdict.outcome is Outcome.REUSABLE and verdict.usable_tokens == len(ids), verdict
     with verdict.lease as lease:
-        state = reuse.pages.read(lease, len(ids), torch.device("cpu"))
+        state = reuse.pages.read(lease, len(ids))
     return rebuilt(reuse.measured.layout, [state], len(ids))
 
 

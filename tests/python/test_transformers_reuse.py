@@ -213,6 +213,61 @@ def test_other_weights_are_another_namespace() -> None:
     assert reuse.forward(torch.cat([ids, ids[:, :2]], dim=1)).rows[0].usable == 80
 
 
+def test_a_name_for_the_weights_stands_for_them_until_they_change() -> None:
+    model = tiny_deepseek_v4(4)
+    ids = some_ids(80, seed=13)
+    own = hk.Identity(model="mine")
+    for settings in ({"weights": "revision 7"}, {"weights": "revision 7", "identity": own}):
+        reuse = PrefixReuse(model, memory_bytes=8 << 20, **settings)
+        assert all(group.format.weights == "revision 7" for group in reuse.cache.spec.groups)
+        reuse.forward(ids[:, :64])
+        assert reuse.forward(ids).rows[0].usable == 64
+        with torch.no_grad():
+            model.lm_head.weight.mul_(1.01)
+        row = reuse.forward(ids).rows[0]
+        assert row.usable == 0
+        if "identity" in settings:  # the keys are the caller's: the format tells
+            assert (row.outcome, row.why.check, row.why.code) == (hk.Outcome.FALSE_HIT, hk.Check.ABI, "format")
+
+
+class Adapted(torch.nn.Module):
+    """A layer with an adapter, as adapter libraries wrap them."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base = base
+        self.extra = torch.nn.Linear(base.in_features, base.out_features, bias=False)
+        self._active_adapter = ["first"]
+        self._disable_adapters = False
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x) if self._disable_adapters else self.base(x) + 0.1 * self.extra(x)
+
+
+def test_an_adapter_that_is_switched_off_is_another_namespace() -> None:
+    model = tiny_deepseek_v4(4)
+    attention = model.model.layers[1].self_attn
+    attention.kv_proj = Adapted(attention.kv_proj)
+    reuse = PrefixReuse(model, memory_bytes=8 << 20)
+    ids = some_ids(80, seed=13)
+    reuse.forward(ids[:, :64])
+    assert reuse.forward(ids).rows[0].usable == 64
+    attention.kv_proj._disable_adapters = True
+    out = reuse.forward(ids)
+    assert out.rows[0].outcome is hk.Outcome.MISS
+    assert torch.allclose(out.logits, whole_logits(model, ids), atol=1e-4)
+    attention.kv_proj._disable_adapters = False
+    assert reuse.forward(torch.cat([ids, ids[:, :3]], dim=1)).rows[0].usable == 80  # back in the first one
+
+
+def test_rows_of_another_dtype_are_refused(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(hk.RestoreRefused) as caught:
+        reuse.forward(some_ids(40))
+    assert caught.value.code == "format"
+    assert reuse.cache.metrics().pending == 0 and reuse.cache.metrics().leaks == 0
+
+
 def test_two_models_share_a_cache_only_if_they_are_one(v4: Any) -> None:
     spec = PrefixReuse.spec_of(v4)
     cache = hk.HybridCache(spec, blocks=64)
@@ -321,6 +376,10 @@ def test_models_that_cannot_be_served_are_refused(v4: Any) -> None:
         PrefixReuse(training)
     with pytest.raises(hk.ArgumentError, match="model"):
         PrefixReuse("deepseek")
+    reuse = PrefixReuse(training.eval(), memory_bytes=4 << 20)
+    training.train()
+    with pytest.raises(hk.ArgumentError, match="eval"):
+        reuse.forward(some_ids(4))
 
 
 def test_a_model_whose_state_is_not_all_in_its_cache_is_refused(v4: Any) -> None:

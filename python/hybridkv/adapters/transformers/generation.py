@@ -8,12 +8,13 @@ criterion that never stops: it is called after every step.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 
 from hybridkv.adapters.transformers.prefill import Prefill
 from hybridkv.adapters.transformers.rebuild import rebuilt
@@ -34,6 +35,9 @@ _REFUSED = {
     "position_ids": "positions of the caller",
 }
 """Arguments that are refused unless None, and what they would mean."""
+
+_OPTIONS = {*GenerationConfig().to_dict(), *inspect.signature(GenerationMixin.generate).parameters, *_REFUSED}
+"""What can be said to ``generate``. Anything else goes to the model's forward: images, token types, masks."""
 
 
 class Generation:
@@ -58,6 +62,9 @@ class Generation:
                 raise ArgumentError(name, f"none: {meaning}", arguments[name])
         if arguments.get("use_cache") is False:
             raise ArgumentError("use_cache", "True", False)
+        for name in arguments:
+            if name not in _OPTIONS:
+                raise ArgumentError(name, "an option of generate; what else a model reads has no key", name)
         self._model = model
         self._runner = runner
         self._arguments = {name: value for name, value in arguments.items() if name not in ("inputs", "use_cache")}

@@ -15,6 +15,7 @@ import torch
 from transformers import DynamicCache
 
 from hybridkv.adapters.transformers import layers as cache_layers
+from hybridkv.adapters.transformers.changes import adapter_state
 from hybridkv.adapters.transformers.layout import CacheLayout, Place, is_state
 from hybridkv.adapters.transformers.pages import RowShape
 from hybridkv.adapters.transformers.producer import Producer, group_format
@@ -45,7 +46,15 @@ class Measured:
     spec: CacheSpec
 
 
-def measured(model: Any, runner: Runner, unit_tokens: int, *, replay: bool, identity: Identity | None) -> Measured:
+def measured(
+    model: Any,
+    runner: Runner,
+    unit_tokens: int,
+    *,
+    replay: bool,
+    identity: Identity | None,
+    weights: str | None = None,
+) -> Measured:
     """Run a few tokens through a model and describe what its cache keeps.
 
     Parameters
@@ -57,7 +66,9 @@ def measured(model: Any, runner: Runner, unit_tokens: int, *, replay: bool, iden
     replay : bool
         Mark windows and tails as rebuildable where the architecture allows it.
     identity : Identity, optional
-        Default: of the weights' content.
+        Default: of the weights, of the adapters in use, and of everything else that the producer names.
+    weights : str, optional
+        What stands for the weights. Default: a digest of their content.
 
     Returns
     -------
@@ -83,11 +94,16 @@ def measured(model: Any, runner: Runner, unit_tokens: int, *, replay: bool, iden
         raise UnsupportedModel(
             "model", "the same logits from a restored state", "others", model_type=model.config.model_type
         )
-    producer = Producer.of(model.config, layout, model=model)
+    producer = Producer.of(model.config, layout, model=model, weights=weights)
     groups = [_described(group, layout, shapes, producer) for group in layout.groups.values()]
     if replay and layout.family.replay:
         groups = _rebuildable(groups)
-    own = identity or Identity(model=layout.config.model_type, weights=producer.weights, extra=producer.digest)
+    own = identity or Identity(
+        model=layout.config.model_type,
+        weights=producer.weights,
+        adapter=adapter_state(model),
+        extra=producer.digest,
+    )
     spec = CacheSpec(unit_tokens, groups, identity=own)
     layout.groups = {group.name: group for group in spec.groups}
     return Measured(layout, shapes, spec)
@@ -103,7 +119,7 @@ def _shape(past: Any, place: Place) -> RowShape:
     tensor = cache_layers.get(past.layers[place.layer], place.path)
     if tensor is None:
         raise UnsupportedModel(f"past.layers[{place.layer}].{place.path}", "a tensor", None)
-    return RowShape(tensor.dtype, tuple(place.of_layer(tensor, 0).shape[1:]))
+    return RowShape(tensor.dtype, tuple(place.of_layer(tensor, 0).shape[1:]), tensor.device)
 
 
 def _described(

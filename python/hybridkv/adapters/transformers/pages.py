@@ -23,7 +23,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from hybridkv.adapters.transformers.layout import CacheLayout, Place, is_checkpoint, is_state, window_tokens
+from hybridkv.adapters.transformers.layout import CacheLayout, Place, is_checkpoint, is_state, refusal, window_tokens
 from hybridkv.adapters.transformers.rebuild import State
 from hybridkv.group import CacheGroup
 from hybridkv.lease import Lease
@@ -37,10 +37,13 @@ class RowShape:
     ----------
     dtype : torch.dtype
     shape : tuple of int
+    device : torch.device
+        Where the model keeps it.
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    device: torch.device
 
     @property
     def nbytes(self) -> int:
@@ -215,6 +218,11 @@ class Pages:
             Of :meth:`written_span`.
         state : mapping of Place to torch.Tensor
             [[rows, ...]] each; on any device.
+
+        Raises
+        ------
+        RestoreRefused
+            Rows of another dtype or shape than measured (code "format"): a run under autocast, for one.
         """
         target = self.pools[group][page]
         target.zero_()
@@ -223,10 +231,11 @@ class Pages:
             for column in region.columns:
                 if span.rows:
                     source = state[column.place][span.first : span.first + span.rows].to("cpu")
+                    self._check_shape(column.place, source)
                     flat = source.contiguous().reshape(span.rows, -1).view(torch.uint8)
                     rows[span.page_row : span.page_row + span.rows, column.start : column.start + column.width] = flat
 
-    def read(self, lease: Lease, tokens: int, device: torch.device, *, skip: tuple[str, ...] = ()) -> State:
+    def read(self, lease: Lease, tokens: int, *, skip: tuple[str, ...] = ()) -> State:
         """Put the state of a sequence together again.
 
         Parameters
@@ -235,15 +244,13 @@ class Pages:
             Valid; its pages are pinned.
         tokens : int
             ``lease.tokens``, or less where only history is wanted.
-        device : torch.device
-            Where the rows go.
         skip : tuple of str, optional
             Groups that a replay rebuilds.
 
         Returns
         -------
         State
-            Copies.
+            Copies, each on its layer's device.
         """
         state: dict[Place, torch.Tensor] = {}
         for name, group in self.groups.items():
@@ -258,10 +265,16 @@ class Pages:
                 ]
                 rows = torch.cat(pieces)
                 for column in region.columns:
-                    state[column.place] = self._typed(column, rows).to(device)
+                    state[column.place] = self._typed(column, rows)
         return state
+
+    def _check_shape(self, place: Place, rows: torch.Tensor) -> None:
+        wanted = self.shapes[place]
+        if (rows.dtype, tuple(rows.shape[1:])) != (wanted.dtype, wanted.shape):
+            got = f"{rows.dtype} {list(rows.shape[1:])}"
+            raise refusal("format", place.name, f"{wanted.dtype} {list(wanted.shape)}", got)
 
     def _typed(self, column: Column, rows: torch.Tensor) -> torch.Tensor:
         shape = self.shapes[column.place]
         flat = rows[:, column.start : column.start + column.width].contiguous()
-        return flat.view(shape.dtype).reshape(rows.shape[0], *shape.shape)
+        return flat.view(shape.dtype).reshape(rows.shape[0], *shape.shape).to(shape.device)

@@ -108,13 +108,13 @@ class Prefill:
         """Return the state that a row resumes from."""
         if row.lease is None:
             return {}
-        pages, device = self.store.pages, self.runner.device
+        pages = self.store.pages
         if row.told.replayed is None:
-            return pages.read(row.lease, row.start, device)
+            return pages.read(row.lease, row.start)
         begin, end = row.told.replayed
         states = tuple(name for name, group in pages.groups.items() if is_state(group))
-        history = pages.read(row.lease, end, device, skip=states)
-        ids = torch.from_numpy(row.ids[:end]).to(device)
+        history = pages.read(row.lease, end, skip=states)
+        ids = torch.from_numpy(row.ids[:end]).to(self.runner.device)
         row.told.computed += end - begin
         past = replayed(self.runner, pages, history, ids, begin, end, self._most_tokens)
         return self._layout.state(past, end)

@@ -50,7 +50,7 @@ def replayed(
         At ``tokens``: windows and tails as a run over the whole prefix leaves them, up to rounding.
     """
     layout = pages.layout
-    past = rebuilt(layout, [_without_windows(pages, history, start, runner.device)], start)
+    past = rebuilt(layout, [_without_windows(pages, history, start)], start)
     step = most_tokens or tokens - start
     with _forced(layout, past, history):
         for begin in range(start, tokens, step):
@@ -59,7 +59,7 @@ def replayed(
     return past
 
 
-def _without_windows(pages: Pages, history: State, start: int, device: torch.device) -> State:
+def _without_windows(pages: Pages, history: State, start: int) -> State:
     """Return the state at ``start``: stored history, and rows of zeros where a window or a tail would be."""
     state: dict[Place, torch.Tensor] = {}
     for place in pages.layout.places:
@@ -68,7 +68,7 @@ def _without_windows(pages: Pages, history: State, start: int, device: torch.dev
             state[place] = history[place][:rows]
         elif rows:
             shape = pages.shapes[place]
-            state[place] = torch.zeros((rows, *shape.shape), dtype=shape.dtype, device=device)
+            state[place] = torch.zeros((rows, *shape.shape), dtype=shape.dtype, device=shape.device)
     return state
 
 

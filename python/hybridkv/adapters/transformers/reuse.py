@@ -14,6 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from hybridkv.adapters.transformers.changes import adapter_state, weights_version
 from hybridkv.adapters.transformers.generation import Generation
 from hybridkv.adapters.transformers.inputs import sequences
 from hybridkv.adapters.transformers.layout import least_unit
@@ -72,7 +73,11 @@ class PrefixReuse:
         Makes room. Default: least recently used.
     identity : Identity, optional
         Goes into every key. Default: digests of the weights' content and of all that says how bytes are made, so
-        that other weights are another namespace. Computed again where weights were changed in place.
+        that other weights are another namespace. Computed again where weights were changed in place, or adapters
+        switched.
+    weights : str, optional
+        What stands for the weights, such as :func:`.weights.checkpoint_digest` of their folder. Default: a digest of
+        their content, which reads all of them once.
 
     Attributes
     ----------
@@ -109,6 +114,7 @@ class PrefixReuse:
         verify: str = "all",
         policy: EvictionPolicy | None = None,
         identity: Identity | None = None,
+        weights: str | None = None,
     ) -> None:
         if tier is not None:
             raise ArgumentError("tier", "None, until there are tiers", tier)
@@ -120,8 +126,8 @@ class PrefixReuse:
         self._verify = verify
         unit = _unit_of(model, unit_tokens)
         self._runner = Runner(model, single_steps=False)
-        self._measured = measured(model, self._runner, unit, replay=replay, identity=identity)
-        self._weights = _weights_version(model)
+        self._measured = measured(model, self._runner, unit, replay=replay, identity=identity, weights=weights)
+        self._version = weights_version(model), adapter_state(model)
         spec = self._measured.spec
         self._step = _checkpoint_step(spec.boundary_tokens, checkpoint_tokens, self._runner.single_steps)
         self._keep_tips = keep_tips
@@ -131,7 +137,9 @@ class PrefixReuse:
         self._pages = Pages(self._measured.layout, groups, self._measured.shapes, self.cache.pages)
         for name in groups:
             self.cache.bind(name, self._pages.arrays(name))
-        self._store = Store(self.cache, self._pages, LruPolicy(self.cache) if policy is None else _checked_policy(policy))
+        self._store = Store(
+            self.cache, self._pages, LruPolicy(self.cache) if policy is None else _checked_policy(policy)
+        )
         self._last = threading.local()
         self._prefill = Prefill(self._runner, self._store, step=self._step, most_tokens=self._chunk)
 
@@ -261,7 +269,7 @@ class PrefixReuse:
     @contextmanager
     def _rows(self, batch: Sequence[npt.NDArray[np.int64]]) -> Iterator[list[Row]]:
         """Match every row and hold the leases until the work is done."""
-        self._refresh_identity()
+        self._refresh()
         rows: list[Row] = []
         failed = True
         try:
@@ -309,11 +317,13 @@ class PrefixReuse:
         # It went in between, so that the replay is due after all, if that is still possible.
         return self.cache.match(keys, formats=self._store.formats, verify=self._verify), None
 
-    def _refresh_identity(self) -> None:
-        """Weights that were changed in place make other states: a namespace of their own."""
-        version = _weights_version(self.model)
-        if version == self._weights:
+    def _refresh(self) -> None:
+        """Weights that were changed in place, or other adapters, make other states: a namespace of their own."""
+        _checked_model(self.model)
+        version = weights_version(self.model), adapter_state(self.model)
+        if version == self._version:
             return
+        # A name that was given for the weights stands for those before the change.
         again = measured(
             self.model,
             self._runner,
@@ -321,7 +331,7 @@ class PrefixReuse:
             replay=self._replay,
             identity=self._given_identity,
         )
-        self._measured, self._weights = again, version
+        self._measured, self._version = again, version
         self._store.formats = {group.name: group.format for group in again.spec.groups if group.format is not None}
 
 
@@ -366,9 +376,3 @@ def _fitting(cache: HybridCache, spec: CacheSpec) -> HybridCache:
     if cache.spec.unit_tokens != spec.unit_tokens or cache.spec.groups != spec.groups:
         raise ArgumentError("cache", "a cache over PrefixReuse.spec_of(model, ...)", cache.spec)
     return cache
-
-
-def _weights_version(model: Any) -> int:
-    """A number that moves with every in-place change of a parameter or buffer, and with every exchange of one."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return hash(tuple((id(t), t.data_ptr(), t._version) for t in tensors))

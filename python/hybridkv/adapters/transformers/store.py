@@ -80,15 +80,22 @@ class Store:
         fill = self._reserve(keys, groups, in_use)
         if fill is None:
             return False
+        try:
+            self._write(fill, written)
+        except BaseException:
+            fill.abort()
+            raise
+        fill.publish()
+        with self._lock:
+            self._policy.stored(keys, keys.tokens)
+        return True
+
+    def _write(self, fill: Fill, written: Mapping[str, Mapping[int, Written]]) -> None:
         for name, blocks in written.items():
             ids = fill.page_ids(name) if blocks else ()
             for block, content in blocks.items():
                 if ids[block] >= 0:  # else the block is ready already
                     self.pages.write(name, int(ids[block]), content.span, content.state)
-        fill.publish()
-        with self._lock:
-            self._policy.stored(keys, keys.tokens)
-        return True
 
     def touch(self, keys: BlockKeys, tokens: int) -> None:
         """Tell the policy that a prefix was resumed from."""
