@@ -199,14 +199,21 @@ def test_a_prompt_larger_than_the_pools_is_computed_and_not_kept(v4: Any) -> Non
     assert sum(reuse.not_stored.values()) > 0 and out.rows[0].stored != [120]
 
 
-def test_other_weights_are_another_namespace() -> None:
+@pytest.mark.parametrize("written", ["in place", "through data", "exchanged"])
+def test_other_weights_are_another_namespace(written: str) -> None:
     model = tiny_deepseek_v4(4)
     reuse = PrefixReuse(model, memory_bytes=8 << 20)
     ids = some_ids(80, seed=13)
     reuse.forward(ids[:, :64])
     assert reuse.forward(ids).rows[0].usable == 64
-    with torch.no_grad():
-        model.model.layers[1].self_attn.kv_proj.weight.mul_(1.01)
+    weight = model.model.layers[1].self_attn.kv_proj.weight
+    if written == "in place":
+        with torch.no_grad():
+            weight.mul_(1.01)
+    elif written == "through data":
+        weight.data += 0.01
+    else:
+        model.model.layers[1].self_attn.kv_proj.weight = torch.nn.Parameter(weight.detach() * 1.01)
     out = reuse.forward(ids)
     assert (out.rows[0].usable, out.rows[0].outcome) == (0, hk.Outcome.MISS)
     assert torch.allclose(out.logits, whole_logits(model, ids), atol=1e-4)
@@ -272,6 +279,8 @@ def test_two_models_share_a_cache_only_if_they_are_one(v4: Any) -> None:
     spec = PrefixReuse.spec_of(v4)
     cache = hk.HybridCache(spec, blocks=64)
     PrefixReuse(v4, cache=cache)
+    with pytest.raises(hk.ArgumentError, match="without pools"):
+        PrefixReuse(v4, cache=cache)
     with pytest.raises(hk.ArgumentError, match="cache"):
         PrefixReuse(tiny_deepseek_v4(5), cache=hk.HybridCache(spec, blocks=64))
     with pytest.raises(hk.ArgumentError, match="cache"):
@@ -380,6 +389,22 @@ def test_models_that_cannot_be_served_are_refused(v4: Any) -> None:
     training.train()
     with pytest.raises(hk.ArgumentError, match="eval"):
         reuse.forward(some_ids(4))
+
+
+def test_encoders_and_models_made_for_inference() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    encoder = T5ForConditionalGeneration(
+        T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(hk.UnsupportedModel, match="t5"):
+        PrefixReuse(encoder.eval())
+    with torch.inference_mode():
+        model = tiny_deepseek_v4(8)
+    reuse = PrefixReuse(model, memory_bytes=8 << 20)
+    ids = some_ids(50)
+    reuse.forward(ids[:, :40])
+    assert reuse.forward(ids).rows[0].usable == 40
 
 
 def test_a_model_whose_state_is_not_all_in_its_cache_is_refused(v4: Any) -> None:

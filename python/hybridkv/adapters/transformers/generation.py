@@ -30,14 +30,28 @@ _REFUSED = {
     "inputs_embeds": "embeddings instead of tokens: they have no key",
     "assistant_model": "assisted generation, which takes tokens back",
     "prompt_lookup_num_tokens": "assisted generation, which takes tokens back",
+    "assistant_early_exit": "assisted generation, which takes tokens back",
+    "use_mtp": "assisted generation, which takes tokens back",
     "penalty_alpha": "contrastive search, which forks the cache",
     "dola_layers": "another search",
+    "constraints": "constrained beam search, which forks the cache",
+    "force_words_ids": "constrained beam search, which forks the cache",
+    "custom_generate": "another search",
+    "token_healing": "prompts that are changed after they were looked up",
     "position_ids": "positions of the caller",
 }
-"""Arguments that are refused unless None, and what they would mean."""
+"""Settings that are refused unless None or False, and what they would mean."""
 
-_OPTIONS = {*GenerationConfig().to_dict(), *inspect.signature(GenerationMixin.generate).parameters, *_REFUSED}
+_OPTIONS = {
+    *GenerationConfig().to_dict(),
+    *inspect.signature(GenerationMixin.generate).parameters,
+    *_REFUSED,
+    "tokenizer",  # reads stop strings
+}
 """What can be said to ``generate``. Anything else goes to the model's forward: images, token types, masks."""
+
+_PER_ROW = ("streamer", "negative_prompt_ids", "negative_prompt_attention_mask")
+"""Arguments that belong to the rows of the call in their order."""
 
 
 class Generation:
@@ -57,9 +71,6 @@ class Generation:
     """
 
     def __init__(self, model: Any, runner: Runner, arguments: Mapping[str, Any]) -> None:
-        for name, meaning in _REFUSED.items():
-            if arguments.get(name) is not None:
-                raise ArgumentError(name, f"none: {meaning}", arguments[name])
         if arguments.get("use_cache") is False:
             raise ArgumentError("use_cache", "True", False)
         for name in arguments:
@@ -68,17 +79,24 @@ class Generation:
         self._model = model
         self._runner = runner
         self._arguments = {name: value for name, value in arguments.items() if name not in ("inputs", "use_cache")}
+        for name, meaning in _REFUSED.items():
+            value = self._setting(name)
+            # Configurations saved long ago say "hybrid", which generate passes over.
+            if value is not None and value is not False and (name, value) != ("cache_implementation", "hybrid"):
+                raise ArgumentError(name, f"none: {meaning}", value)
         if int(self._setting("num_beams") or 1) != 1:
             raise ArgumentError("num_beams", "1: beams fork the cache", self._setting("num_beams"))
         self._repeats = int(self._setting("num_return_sequences") or 1)
+        if self._repeats > 1 and not self._setting("do_sample"):
+            raise ArgumentError("num_return_sequences", "1, or do_sample: greedy search finds one", self._repeats)
         self._arguments["num_return_sequences"] = 1
 
     def _setting(self, name: str) -> Any:
-        """Return what ``generate`` will take: the argument, else the given configuration, else the model's."""
-        if self._arguments.get(name) is not None:
+        """Return what ``generate`` will take: the argument, else the given configuration's, else the model's."""
+        if name in self._arguments:
             return self._arguments[name]
-        given = self._arguments.get("generation_config")
-        return getattr(self._model.generation_config if given is None else given, name, None)
+        given = getattr(self._arguments.get("generation_config"), name, None)
+        return getattr(self._model.generation_config, name, None) if given is None else given
 
     def repeated(self, batch: Sequence[Any]) -> list[Any]:
         """Return the rows, each as often as sequences are wanted of it."""
@@ -105,35 +123,35 @@ class Generation:
         Raises
         ------
         ArgumentError
-            Outputs other than tokens, or a streamer, for rows of different length.
+            For rows of different length: outputs other than tokens, a streamer, negative prompts.
         """
         lengths: dict[int, list[int]] = {}
         for number, row in enumerate(rows):
             lengths.setdefault(len(row.ids), []).append(number)
-        whole = self._setting("return_dict_in_generate") or self._arguments.get("streamer") is not None
-        if whole and len(lengths) > 1:
-            raise ArgumentError(
-                "attention_mask", "rows of one length where more than tokens is asked for", sorted(lengths)
-            )
+        if len(lengths) > 1:
+            given = [name for name in _PER_ROW if self._arguments.get(name) is not None]
+            if given or self._setting("return_dict_in_generate"):
+                of = given[0] if given else "return_dict_in_generate"
+                raise ArgumentError("attention_mask", f"rows of one length with {of}", sorted(lengths))
         found: list[torch.Tensor] = [torch.empty(0)] * len(rows)
         for tokens, numbers in lengths.items():
             some = [rows[number] for number in numbers]
-            result = self._together(some, prefill, tokens, width, tips)
+            arguments = {**self._lengths(width - tokens), **self._allowed(numbers)}
+            result = self._together(some, prefill, tokens, arguments, tips)
             if not isinstance(result, torch.Tensor):
                 return result
             for number, sequence in zip(numbers, result, strict=True):
                 found[number] = sequence[tokens:]
         return found
 
-    def _together(self, rows: list[Row], prefill: Prefill, tokens: int, width: int, tips: bool) -> Any:
+    def _together(self, rows: list[Row], prefill: Prefill, tokens: int, changed: Mapping[str, Any], tips: bool) -> Any:
         layout = prefill.store.pages.layout
         states = [layout.state(row.past, tokens - 1, row.index) if tokens > 1 else {} for row in rows]
         past = rebuilt(layout, states, tokens - 1)
         ids = torch.from_numpy(np.stack([row.ids for row in rows])).to(self._runner.device)
         keeper = _Keeper(rows, prefill, past, tips=tips, ends=self._end_ids())
-        arguments = dict(self._arguments)
+        arguments = {**self._arguments, **changed}
         arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments.get("stopping_criteria") or []), keeper])
-        arguments.update(self._lengths(width - tokens))
         arguments[self._runner.cache_argument] = past
         result = self._model.generate(ids, attention_mask=torch.ones_like(ids), use_cache=True, **arguments)
         keeper.finish(result if isinstance(result, torch.Tensor) else result.sequences)
@@ -147,6 +165,13 @@ class Generation:
         if self._setting("max_new_tokens") is not None:
             del found["max_length"]
         return {name: max(1, int(value) - padding) for name, value in found.items() if value}
+
+    def _allowed(self, numbers: list[int]) -> dict[str, Any]:
+        """Return the caller's function of allowed tokens, told the row of the call instead of that of a part of it."""
+        allowed = self._arguments.get("prefix_allowed_tokens_fn")
+        if allowed is None:
+            return {}
+        return {"prefix_allowed_tokens_fn": lambda row, ids: allowed(numbers[row], ids)}
 
     def _end_ids(self) -> tuple[int, ...]:
         ends = self._setting("eos_token_id")

@@ -66,6 +66,8 @@ def sequences(input_ids: Any, attention_mask: Any = None, vocabulary: int | None
 
 def _integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     if isinstance(value, torch.Tensor):
+        if value.is_floating_point() or value.is_meta:  # numpy has no bfloat16, and a tensor without content no numbers
+            raise ArgumentError(name, "integers", f"a tensor of {value.dtype} on {value.device}")
         value = value.detach().cpu().numpy()
     try:
         array = np.asarray(value)

@@ -375,4 +375,6 @@ def _fitting(cache: HybridCache, spec: CacheSpec) -> HybridCache:
         raise ArgumentError("cache", "a HybridCache", type(cache).__name__)
     if cache.spec.unit_tokens != spec.unit_tokens or cache.spec.groups != spec.groups:
         raise ArgumentError("cache", "a cache over PrefixReuse.spec_of(model, ...)", cache.spec)
+    if cache._bound:
+        raise ArgumentError("cache", "a cache without pools: they are made here", f"pools of {sorted(cache._bound)}")
     return cache
