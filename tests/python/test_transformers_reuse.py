@@ -173,7 +173,7 @@ def test_a_replay_is_not_run_where_going_on_from_a_whole_boundary_computes_less(
     assert (row.usable, row.matched, row.replayed, row.computed) == (144, 160, None, 56)
     assert row.why.check is hk.Check.GROUPS and row.why.group == "swa" and "replay" in row.why.detail
     after = reuse.cache.metrics()
-    assert after.effective_hits - before.effective_hits == 1 and after.pending == 0
+    assert after.effective_hits - before.effective_hits == 1 and after.pending == after.withdrawn == 0
 
 
 def test_small_pools_evict_and_stay_right(v4: Any) -> None:
@@ -405,6 +405,48 @@ def test_encoders_and_models_made_for_inference() -> None:
     ids = some_ids(50)
     reuse.forward(ids[:, :40])
     assert reuse.forward(ids).rows[0].usable == 40
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_rotation_by_the_length_of_the_sequence_is_refused(rope_type: str) -> None:
+    model = tiny_models.tiny("llama")
+    told = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 4.0}
+    if rope_type == "longrope":
+        told |= {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 64}
+    model.config.rope_parameters = told
+    with pytest.raises(hk.UnsupportedModel, match=rope_type):
+        PrefixReuse(model)
+    model.config.rope_parameters = {"full_attention": told}
+    with pytest.raises(hk.UnsupportedModel, match=rope_type):
+        PrefixReuse(model)
+
+
+def test_pools_outlive_where_they_were_made(v4: Any) -> None:
+    ids = some_ids(50)
+    llama = tiny_models.tiny("llama")
+    with torch.inference_mode():
+        reuse = PrefixReuse(v4, memory_bytes=4 << 20)
+    reuse.forward(ids[:, :40])
+    assert reuse.forward(ids).rows[0].usable == 40
+    with torch.device("meta"):
+        reuse = PrefixReuse(llama, memory_bytes=4 << 20)
+    reuse.forward(ids[:, :40])
+    assert reuse.forward(ids).rows[0].usable == 40
+
+
+def test_a_policy_that_fails_leaks_no_lease(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=4 << 20)
+    ids = some_ids(50)
+    reuse.forward(ids[:, :40])
+
+    def fails(*arguments: Any, **more: Any) -> None:
+        raise KeyError("policy")
+
+    reuse._store._policy.touch = fails
+    with pytest.raises(KeyError, match="policy"):
+        reuse.forward(ids)
+    metrics = reuse.cache.metrics()
+    assert (metrics.leaks, metrics.pending) == (0, 0)
 
 
 def test_a_model_whose_state_is_not_all_in_its_cache_is_refused(v4: Any) -> None:

@@ -120,6 +120,34 @@ FAMILIES: dict[str, Family] = {
 """By ``model_type`` of the text model's configuration."""
 
 
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""Rotary embeddings whose frequencies depend on how long the whole sequence is: keys of a short prompt are no
+prefix of those of a long one."""
+
+
+def require_prefix_rope(config: Mapping[str, object]) -> None:
+    """Refuse a configuration whose keys depend on what comes after them.
+
+    Parameters
+    ----------
+    config : mapping
+        Of the text model.
+
+    Raises
+    ------
+    UnsupportedModel
+        A rotary embedding of :data:`LENGTH_DEPENDENT_ROPE`, for all layers or for one type of them.
+    """
+    for field_name in ("rope_parameters", "rope_scaling"):
+        told = config.get(field_name)
+        each = [told, *told.values()] if isinstance(told, Mapping) else []
+        for entry in each:
+            kind = (entry.get("rope_type") or entry.get("type")) if isinstance(entry, Mapping) else None
+            if kind in LENGTH_DEPENDENT_ROPE:
+                expected = "a rotary embedding that does not depend on the length of the sequence"
+                raise UnsupportedModel(field_name, expected, kind, model_type=config.get("model_type"))
+
+
 def family_of(model_type: object) -> Family:
     """Return what is known of an architecture.
 

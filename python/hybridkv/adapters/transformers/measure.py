@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from hybridkv.adapters.transformers import layers as cache_layers
 from hybridkv.adapters.transformers.changes import adapter_state
-from hybridkv.adapters.transformers.families import family_of
+from hybridkv.adapters.transformers.families import family_of, require_prefix_rope
 from hybridkv.adapters.transformers.layout import CacheLayout, Place, is_state, text_config
 from hybridkv.adapters.transformers.pages import RowShape
 from hybridkv.adapters.transformers.producer import Producer, group_format
@@ -82,6 +82,7 @@ def measured(
         the state alone is not, bit for bit, the continuation of the live cache.
     """
     family_of(text_config(model.config).model_type)
+    require_prefix_rope(text_config(model.config).to_dict())
     tokens = _probe_tokens(model.config)
     ids = torch.arange(tokens + 1, device=runner.device)[None] % int(model.config.get_text_config().vocab_size)
     past = DynamicCache(config=model.config)

@@ -142,10 +142,11 @@ class Pages:
         self.groups = dict(groups)
         self.shapes = dict(shapes)
         self.regions = {name: regions_of(group, layout, shapes) for name, group in self.groups.items()}
-        self.pools = {
-            name: torch.zeros((pages[name], group.total_page_bytes), dtype=torch.uint8)
-            for name, group in self.groups.items()
-        }
+        with torch.inference_mode(False):  # pools outlive the block in which they are made
+            self.pools = {
+                name: torch.zeros((pages[name], group.total_page_bytes), dtype=torch.uint8, device="cpu")
+                for name, group in self.groups.items()
+            }
 
     def arrays(self, group: str) -> npt.NDArray[Any]:
         """Return a pool for :meth:`HybridCache.bind <hybridkv.HybridCache.bind>`: [[pages, page_bytes]] uint8."""

@@ -27,7 +27,7 @@ from hybridkv.adapters.transformers.rows import Row, RowReuse
 from hybridkv.adapters.transformers.runner import Runner
 from hybridkv.adapters.transformers.sizing import default_cache
 from hybridkv.adapters.transformers.store import Store
-from hybridkv.adapters.transformers.whole import longest_whole, windows_lost
+from hybridkv.adapters.transformers.whole import whole_limit
 from hybridkv.arguments import count, verify_mode
 from hybridkv.cache import HybridCache
 from hybridkv.errors import ArgumentError
@@ -35,7 +35,6 @@ from hybridkv.identity import Identity
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.spec import CacheSpec
-from hybridkv.verdict import Verdict, Why
 
 DEFAULT_UNIT_TOKENS = 16
 DEFAULT_MEMORY_BYTES = 1 << 28
@@ -275,6 +274,9 @@ class PrefixReuse:
         try:
             for ids in batch:
                 rows.append(self._begin(ids))
+            for row in rows:
+                if row.lease is not None:
+                    self._store.touch(row.keys, row.start)
             yield rows
             failed = False
         finally:
@@ -283,39 +285,22 @@ class PrefixReuse:
 
     def _begin(self, ids: npt.NDArray[np.int64]) -> Row:
         keys = self.keys(ids)
-        first = self.cache.match(keys, formats=self._store.formats, verify=self._verify)
-        verdict, passed_over = self._chosen(keys, first)
+        formats = self._store.formats
+        limit, passed_over = whole_limit(self.cache, keys, ids, self.cache._format_list(formats))
+        verdict = self.cache.match(keys, limit=limit, formats=formats, verify=self._verify)
         told = RowReuse(
             tokens=len(ids),
-            matched=first.matched_tokens,
+            matched=verdict.matched_tokens if passed_over is None else passed_over.matched_tokens,
             usable=verdict.usable_tokens,
             outcome=verdict.outcome,
-            why=first.why or passed_over,
-            lost=first.lost,
+            why=verdict.why if passed_over is None else passed_over.why,
+            lost=verdict.lost,
         )
         if verdict.plan.replay:
             told.replayed = (verdict.plan.resume_tokens, verdict.usable_tokens)
-        if verdict.lease is not None:
-            self._store.touch(keys, verdict.usable_tokens)
         recorder = Recorder(self._store, keys, ids, verdict.usable_tokens, self.identity)
         told.stored = recorder.boundaries
         return Row(ids, keys, verdict.lease, recorder, told)
-
-    def _chosen(self, keys: BlockKeys, verdict: Verdict) -> tuple[Verdict, Why | None]:
-        """Replay only where it computes fewer tokens than going on from the next boundary that is whole."""
-        resume = verdict.plan.resume_tokens
-        if not verdict.plan.replay:
-            return verdict, None
-        shorter = [int(t) for t in verdict.boundaries if resume <= t < verdict.usable_tokens]
-        whole = longest_whole(self.cache, keys, shorter)
-        if whole is None:
-            return verdict, None
-        lost = windows_lost(self.cache, verdict, whole)
-        nearer = self.cache.match_at(keys, whole, of=verdict, formats=self._store.formats, verify=self._verify)
-        if nearer.lease is not None and not nearer.plan.replay:
-            return nearer, lost
-        # It went in between, so that the replay is due after all, if that is still possible.
-        return self.cache.match(keys, formats=self._store.formats, verify=self._verify), None
 
     def _refresh(self) -> None:
         """Weights that were changed in place, or other adapters, make other states: a namespace of their own."""

@@ -49,8 +49,8 @@ def page_counts(spec: CacheSpec, memory_bytes: int, step: int | None) -> tuple[i
         pages_of[group.name] = max(
             1, int(units * share) if is_state(group) else units * unit // (group.block_tokens or unit)
         )
-    # A tip takes a descriptor, and one more for the directory below its parent.
-    return units + 2 * (units // _UNITS_PER_END) + _LEAST_UNITS, pages_of
+    # A tip takes a descriptor, and one more for the directory below its parent; both are small beside a page.
+    return 3 * units + _LEAST_UNITS, pages_of
 
 
 def default_cache(spec: CacheSpec, memory_bytes: int, step: int | None) -> HybridCache:
