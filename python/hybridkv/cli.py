@@ -13,9 +13,12 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridkv.errors import ArgumentError, HybridKVError
+
+if TYPE_CHECKING:
+    from hybridkv.replay.runs import Options
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -90,18 +93,82 @@ _Commands = argparse._SubParsersAction
 def _add_demo(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "demo",
-        help="replay the traces of the clone: hits that a hash promises, hits that are usable",
-        description="Replay public request traces through the homogeneous rule and the hybrid manager.",
+        help="what a hash-hit rule does to a real model's text, and to the traces of the clone",
+        description="Part models: tiny DeepSeek-V4 and Llama models answer conversations without reuse, under the "
+        "hash-hit rule and under hybridkv; every answer is compared with recomputation (needs torch and transformers). "
+        "Part traces: public request traces through the homogeneous rule and the hybrid manager (needs a clone, or "
+        "--trace).",
     )
     parser.add_argument(
+        "--part",
+        choices=("all", "models", "traces"),
+        default="all",
+        help="default: all that can run here, with a word on what cannot",
+    )
+    parser.add_argument(
+        "--faults",
+        action="store_true",
+        help="instead of these parts: break one state of DeepSeek-V4 at a time and show which check refuses it "
+        "(needs a clone)",
+    )
+    parser.add_argument(
+        "--picture",
+        metavar="PATH|none",
+        help="where to draw the usable boundaries of one conversation (default: hybridkv-boundaries.png, in build/ "
+        "where there is one; with --json only where a path is given)",
+    )
+    traces = parser.add_argument_group("traces")
+    traces.add_argument(
         "--trace",
         action="append",
         type=Path,
         metavar="PATH",
         help="a trace file instead of those in tests/data",
     )
-    _add_replay_options(parser)
-    parser.set_defaults(run=_run_replay)
+    _add_replay_options(traces)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run_demo)
+
+
+def _run_demo(args: argparse.Namespace) -> int:
+    from hybridkv.demo import parts
+
+    began = time.perf_counter()
+    options = _replay_options(args)  # refused before anything runs
+    for path in args.trace or ():
+        if not path.is_file():
+            raise ArgumentError("trace", "a file", f"{path}: No such file")
+    run = {
+        "models": lambda: parts.models_part(_picture(args), shown=not args.json),
+        "traces": lambda: parts.traces_part(args.trace, options, version=_version("hybridkv"), shown=not args.json),
+        "faults": parts.faults_part,
+    }
+    names = ("faults",) if args.faults else ("models", "traces") if args.part == "all" else (args.part,)
+    found: list[parts.Part] = []
+    for name in names:
+        part = run[name]()
+        if not args.json:
+            skipped = [f"No {what}: {why}" for what, why in part.skipped.items()]
+            print("\n" * bool(found) + "\n\n".join(filter(None, [part.text, *skipped])), flush=True)
+        found.append(part)
+    if args.json:
+        seconds = time.perf_counter() - began
+        print(json.dumps(parts.as_json(found, version=_version("hybridkv"), seconds=seconds)))
+    failures = "; ".join(part.failure for part in found if part.failure)
+    if failures:
+        return _leave(EXIT_FAILED, f"hybridkv demo: {failures}")
+    if any(part.data for part in found):
+        return EXIT_OK
+    reasons = "; ".join(why for part in found for why in part.skipped.values())
+    return _leave(EXIT_REFUSED, f"hybridkv demo: nothing could run: {reasons}")
+
+
+def _picture(args: argparse.Namespace) -> Path | None:
+    from hybridkv.demo.parts import default_picture
+
+    if args.picture is None:
+        return None if args.json else default_picture()
+    return None if args.picture == "none" else Path(args.picture)
 
 
 def _add_replay(commands: _Commands[argparse.ArgumentParser]) -> None:
@@ -119,10 +186,11 @@ def _add_replay(commands: _Commands[argparse.ArgumentParser]) -> None:
         help="a trace file; may be repeated",
     )
     _add_replay_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_run_replay)
 
 
-def _add_replay_options(parser: argparse.ArgumentParser) -> None:
+def _add_replay_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--model",
         action="append",
@@ -150,16 +218,28 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--unit-tokens", type=int, default=256, metavar="N", help="tokens of a key (default: 256)")
     parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens of an id (default: from the lengths)")
     parser.add_argument("--requests", type=int, metavar="N", help="only the first N requests of each trace")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _run_replay(args: argparse.Namespace) -> int:
     from hybridkv.replay import report, runs
-    from hybridkv.replay.pools import Windows
-    from hybridkv.replay.shapes import BUILT_IN, find_shape
 
     began = time.perf_counter()
-    options = runs.Options(
+    options = _replay_options(args)
+    results = runs.replay(args.trace, options, shown=not args.json)
+    seconds = time.perf_counter() - began
+    if args.json:
+        print(json.dumps(report.as_json(results, options, version=_version("hybridkv"), seconds=seconds)))
+    else:
+        print(report.as_text(results, options, seconds=seconds))
+    return EXIT_OK
+
+
+def _replay_options(args: argparse.Namespace) -> Options:
+    from hybridkv.replay.pools import Windows
+    from hybridkv.replay.runs import Options
+    from hybridkv.replay.shapes import BUILT_IN, find_shape
+
+    return Options(
         shapes=tuple(find_shape(name) for name in args.model or BUILT_IN),
         budgets_gib=_budgets(args.budget_gib),
         windows=Windows.parse(args.windows),
@@ -168,13 +248,6 @@ def _run_replay(args: argparse.Namespace) -> int:
         requests=args.requests,
         block_tokens=args.block_tokens,
     )
-    results = runs.replay(args.trace or runs.find_demo_traces(), options, shown=not args.json)
-    seconds = time.perf_counter() - began
-    if args.json:
-        print(json.dumps(report.as_json(results, options, version=_version("hybridkv"), seconds=seconds)))
-    else:
-        print(report.as_text(results, options, seconds=seconds))
-    return EXIT_OK
 
 
 def _budgets(text: str | None) -> tuple[float, ...] | None:

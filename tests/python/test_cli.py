@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hybridkv import cli
+from hybridkv.demo import extras, parts
 
 ROWS = [
     '{"timestamp": 0, "input_length": 1024, "output_length": 0, "hash_ids": [0, 1]}',
@@ -106,12 +107,110 @@ def test_refusals_name_what_was_expected(
     assert printed.out == ""
 
 
-def test_demo_away_from_a_clone_asks_for_a_trace(
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = extras._there
+    monkeypatch.setattr(extras, "_there", lambda module: module.partition(".")[0] != "torch" and there(module))
+
+
+@pytest.fixture
+def no_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("hybridkv.replay.runs.DEMO_TRACES", ("gone.jsonl",))
+
+
+@pytest.mark.usefixtures("no_clone")
+def test_demo_of_traces_away_from_a_clone_asks_for_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--part", "traces"]) == 2
+    printed = capsys.readouterr()
+    assert "--trace PATH" in printed.err
+    assert "No traces: " in printed.out
+
+
+@pytest.mark.usefixtures("no_clone", "no_torch")
+def test_demo_that_can_run_nothing_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo"]) == 2
+    printed = capsys.readouterr().err
+    assert "nothing could run" in printed
+    assert "--trace PATH" in printed
+    assert re.search(r"torch.* not installed: pip install 'hybridkv\[torch", printed)
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_demo_without_torch_names_the_extra_and_replays_the_traces(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo", "--trace", trace, "--model", "gemma-3-4b"]) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"^No models: torch.* not installed: pip install 'hybridkv\[torch", printed.out, re.MULTILINE)
+    assert "two: 2 requests, 2.6k prompt tokens" in printed.out
+    assert printed.err == ""
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_demo_prints_one_json_object_with_what_was_left_out(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--trace", trace, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "hybridkv.demo/1"
+    assert [document[name] for name in ("models", "picture", "faults")] == [None] * 3
+    assert document["traces"]["schema"] == "hybridkv.replay/1"
+    assert [found["name"] for found in document["traces"]["traces"]] == ["two"]
+    assert list(document["skipped"]) == ["models"]
+
+
+@pytest.mark.parametrize("part", [["--part", "models"], ["--faults"]])
+@pytest.mark.usefixtures("no_torch")
+def test_demo_of_a_part_that_needs_torch_is_refused_without_it(
+    part: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo", *part]) == 2
+    assert "pip install 'hybridkv[torch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--trace", "no/such/file"], ["--windows", "some"], ["--budget-gib", "x"]])
+def test_demo_refuses_options_before_anything_runs(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ran(*args: object, **options: object) -> parts.Part:
+        raise AssertionError("a part ran")
+
+    monkeypatch.setattr(parts, "models_part", ran)
+    assert cli.main(["demo", *argv]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_demo_fails_where_a_part_found_what_must_not_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hybridkv.replay.runs.DEMO_TRACES", ("gone.jsonl",))
-    assert cli.main(["demo"]) == 2
-    assert "--trace PATH" in capsys.readouterr().err
+    bad = parts.Part("a table", {"models": []}, failure="3 answers are not those of recomputation")
+    monkeypatch.setattr(parts, "models_part", lambda picture, *, shown: bad)
+    assert cli.main(["demo", "--part", "models"]) == 1
+    printed = capsys.readouterr()
+    assert "a table" in printed.out
+    assert "3 answers are not those of recomputation" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], Path("hybridkv-boundaries.png")),
+        (["--json"], None),
+        (["--picture", "none"], None),
+        (["--json", "--picture", "a.svg"], Path("a.svg")),
+    ],
+)
+def test_demo_draws_where_it_is_asked_to(
+    argv: list[str], expected: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Path | None] = []
+
+    def run(picture: Path | None, *, shown: bool) -> parts.Part:
+        drawn.append(picture)
+        return parts.Part("", {"models": []})
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parts, "models_part", run)
+    assert cli.main(["demo", "--part", "models", *argv]) == 0
+    assert drawn == [expected]
 
 
 def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +236,10 @@ def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_module_runs_and_importing_it_brings_no_extra() -> None:
-    program = "import sys, hybridkv.cli; print(sorted({'torch', 'rich'} & set(sys.modules)))"
+    program = (
+        "import sys, hybridkv.cli, hybridkv.demo.parts; "
+        "print(sorted({'torch', 'transformers', 'matplotlib', 'rich'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     done = subprocess.run([sys.executable, "-m", "hybridkv", "--version"], capture_output=True, text=True, check=True)
