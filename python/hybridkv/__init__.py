@@ -36,6 +36,7 @@ from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
 from hybridkv.lease import Lease
 from hybridkv.metrics import Metrics, PageCounts
+from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 
@@ -54,6 +55,7 @@ __all__ = [
     "Checkpoint",
     "Chunk",
     "Closed",
+    "EvictionPolicy",
     "Fill",
     "FillClosed",
     "HybridCache",
@@ -63,6 +65,7 @@ __all__ = [
     "KvFormat",
     "Lease",
     "LeaseExpired",
+    "LruPolicy",
     "Metrics",
     "Need",
     "NotAdmitted",

@@ -19,7 +19,7 @@ can be rebuilt by replay goes alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from hybridkv.errors import ArgumentError
 from hybridkv.inspection import BlockInfo, own_block_tokens
 from hybridkv.keys import BlockKeys
 from hybridkv.prefix_tree import Entry, PrefixTree, RankQueue, checked, recorded_block
-from hybridkv.spec import CacheSpec
+from hybridkv.spec import CacheGroup, CacheSpec
 from hybridkv.tails import Page, Tails
 
 DESCRIPTORS = "blocks"
@@ -152,6 +152,7 @@ class LruPolicy:
         self._leaves = RankQueue()
         # Where every step records history, a step whose history went has no pinned state: a lease pins both.
         self._history_tells = any(own_block_tokens(group) == self._tree.step_tokens for group in self._history)
+        self._boundary_tokens = spec.boundary_tokens
         self._now = 0
         self._look_at = _FEWEST_TO_LOOK_AT
         self.evicted_pages = 0
@@ -189,16 +190,16 @@ class LruPolicy:
                 if tip.end < made.end and self._tree.holds(keys, tip):
                     self._tails.passed_by(tip, True)
         self._use(entry)
-        if states and self._is_boundary(tokens):
-            self._tails.note(entry, self._now)
         if new and new[0].parent is not None:
             self._tails.followed(new[0].parent)
+        if states and self._is_boundary(tokens):
+            self._tails.note(entry, self._now)
         if len(self._tree) >= self._look_at:
             self._drop_gone()
             self._look_at = max(_FEWEST_TO_LOOK_AT, 2 * len(self._tree))
 
     def _is_boundary(self, tokens: int) -> bool:
-        return tokens % self._tree.unit_tokens != 0 or tokens % self._cache.spec.boundary_tokens == 0
+        return tokens % self._tree.unit_tokens != 0 or tokens % self._boundary_tokens == 0
 
     def _use(self, entry: Entry) -> None:
         self._now += 1
@@ -242,19 +243,16 @@ class LruPolicy:
         self.evicted_pages += gone
         return gone
 
-    def _holds_pages(self, entry: Entry, numbers: Container[int] | None = None) -> bool:
-        """Ask the cache whether pages that the entry records are there; of some state groups, or of any group."""
+    def _holds_pages(self, entry: Entry, groups: Sequence[CacheGroup]) -> bool:
+        """Ask the cache whether pages that the entry records are there."""
         keys, base = self._tree.keys_of([entry])
         seen = self._cache.inspect(keys)
-        names = [group.name for number, group in enumerate(self._tails.groups) if numbers is None or number in numbers]
-        if numbers is None:
-            names += [group.name for group in self._history]
-        for name in names:
-            block = own_block_tokens(self._cache.spec.group(name))
+        for group in groups:
+            block = own_block_tokens(group)
             recorded = recorded_block(entry, block)
             if recorded is None:
                 continue
-            info = seen[name][-1 if entry.tip is not None else recorded - base // block]
+            info = seen[group.name][-1 if entry.tip is not None else recorded - base // block]
             if info.phase in _HELD:
                 return True
         return False
@@ -278,7 +276,8 @@ class LruPolicy:
         run = [leaf]
         wanted -= recorded_block(leaf, block) is not None
         used, at = leaf.used, leaf.parent
-        while wanted > 0 and leaf.tip is None and at is not None and at.parent is not None and at not in skip:
+        alone = leaf.tip is not None or not self._history_tells
+        while wanted > 0 and not alone and at is not None and at.parent is not None and at not in skip:
             used = max(used, at.used)
             if len(at.children) > 1 or at.tips or (other is not None and other.used < used):
                 break
@@ -296,52 +295,71 @@ class LruPolicy:
         int
             Pages of the pool that are free now; entries where it is the table. What is pinned is skipped from now on.
         """
-        keys = run[0].tip or self._tree.keys_of(run)[0]
-        gone = {group.name: self._evict(keys, {group.name: True}) for group in self._cache.spec.groups}
-        left = 0 if self._all_went(run, gone) else len(run)
-        while left and not self._holds_pages(run[left - 1]):
-            left -= 1
-        for entry in reversed(run[left:]):
-            self._forget(entry)
+        history, states = self._history, self._tails.groups
+        gone = self._evict_all(run, history)
+        # A lease pins all history below it, but of states only what it needs: those of what stays must stay.
+        left = self._held(run, 0, history, gone)
+        gone.update(self._evict_all(run[left:], states))
+        left = self._held(run, left, states, gone)
+        self._forget(run[left:])
         if left:
             self._end(run[left - 1])
             skip.add(run[left - 1])
         return gone[pool] if pool != DESCRIPTORS else len(run) - left
 
-    def _all_went(self, run: list[Entry], gone: Mapping[str, int]) -> bool:
-        """Whether so many pages went that none is left; False where that cannot be told."""
-        if not self._history_tells:
-            return False
-        for group in self._history:
-            block = own_block_tokens(group)
-            if gone[group.name] < sum(recorded_block(entry, block) is not None for entry in run):
-                return False
-        return all(
-            gone[group.name] >= sum(entry.claims[number] > 0 for entry in run)
-            for number, group in enumerate(self._tails.groups)
-        )
+    def _held(self, run: list[Entry], left: int, groups: Sequence[CacheGroup], gone: Mapping[str, int]) -> int:
+        """Return how many entries stay because pages of these groups do; at least `left`."""
+        if self._history_tells and all(gone[group.name] >= self._recorded(group, run[left:]) for group in groups):
+            return left
+        held = len(run)
+        while held > left and not self._holds_pages(run[held - 1], groups):
+            held -= 1
+        return held
 
-    def _forget(self, leaf: Entry) -> None:
-        """Drop an entry whose pages are gone."""
-        self._tails.outside.update((at, None) for at, _ in self._tails.drop(leaf))
-        self._tails.outside.pop(leaf, None)
-        self._leaves.drop(leaf)
-        above = self._tree.remove(leaf)
+    def _recorded(self, group: CacheGroup, run: list[Entry]) -> int:
+        """Pages of a group that entries record for all that is known: all history, and of states the tails."""
+        block = own_block_tokens(group)
+        recording = [entry for entry in run if recorded_block(entry, block) is not None]
+        if group in self._history:
+            return len(recording)
+        number = self._tails.groups.index(group)
+        return sum(entry.claims[number] > 0 for entry in recording)
+
+    def _evict_all(self, run: list[Entry], groups: Sequence[CacheGroup]) -> Counter[str]:
+        """Retire all that entries, each after its parent, record for some groups; returns how much went, by group."""
+        if not run:
+            return Counter()
+        keys = self._tree.keys_of(run)[0] if run[0].tip is None else run[0].tip
+        return Counter({group.name: self._evict(keys, {group.name: True}) for group in groups})
+
+    def _forget(self, run: list[Entry]) -> None:
+        """Drop entries whose pages are gone, each after its parent, the last one a leaf."""
+        above = run[0].parent if run else None
+        if above is None:
+            return
+        for entry in reversed(run):
+            if entry.boundary:
+                self._tails.outside.update((at, None) for at, _ in self._tails.drop(entry))
+            self._tails.outside.pop(entry, None)
+            self._leaves.drop(entry)
+            self._tree.remove(entry)
         if not above.children:  # its tips may be ends of branches again
             for tip in above.tips.values():
-                others = (other for other in above.tips.values() if other.end > tip.end)
-                self._tails.passed_by(tip, any(other.tip and self._tree.holds(other.tip, tip) for other in others))
+                longer = (other.tip for other in above.tips.values() if other.end > tip.end)
+                passed = any(keys is not None and self._tree.holds(keys, tip) for keys in longer)
+                self._tails.passed_by(tip, passed)
         self._end(above)
         self._tails.followed(above)
 
     def _drop_gone(self) -> None:
         """Drop what went without the policy being told, from the ends of prefixes."""
         for leaf in list(self._leaves):
-            at = leaf
-            while at.parent is not None and at.is_leaf and not self._holds_pages(at):
-                parent = at.parent
-                self._forget(at)
-                at = parent
+            run: list[Entry] = []
+            for at in leaf.path():
+                if len(at.children) + len(at.tips) > len(run[-1:]) or self._holds_pages(at, self._cache.spec.groups):
+                    break
+                run.append(at)
+            self._forget(run[::-1])
 
     # -- states ------------------------------------------------------------------------------------
 
@@ -358,6 +376,10 @@ class LruPolicy:
             wanted -= self._retire([entry], self._tails.groups[number].name, skip)
             wanted -= self._evict_outside(number, wanted, kept)
         self._tails.restore()
+        if wanted > 0:  # pages that nobody told of: stored where the history was known, or pinned when it was looked at
+            for entry in self._tree:
+                self._tails.added(entry)
+            self._evict_outside(number, wanted, kept)
 
     def _evict_outside(self, number: int, wanted: int, kept: Collection[Entry]) -> int:
         """Retire pages that no boundary needs; returns how many of them the group has free now."""
@@ -383,8 +405,9 @@ class LruPolicy:
         lost = self._tails.drop(entry, self._tails.set_of(number) if self._tails.may_go_alone(number) else None)
         pages = [page for page in lost if page[0] not in kept]
         self._tails.outside.update((at, None) for at, _ in lost if at in kept)
+        self._tails.followed(entry)
         gone = self._evict_pages(pages)
-        if gone.total() < len(pages) and any(self._holds_pages(at, (group,)) for at, group in pages):
+        if gone.total() < len(pages) and any(self._holds_pages(at, (self._tails.groups[n],)) for at, n in pages):
             self._tails.note(entry, used, having)  # pinned: what is left may be whole
             skip.add(entry)
         elif not self._history:
@@ -409,10 +432,12 @@ class LruPolicy:
         return gone
 
     def _prune(self, entry: Entry) -> None:
-        """Without history, what no boundary needs records nothing."""
-        while entry.is_leaf and entry.parent is not None and not any(entry.claims):
-            if entry in self._tails.outside:
+        """Without history, what no boundary needs records nothing, as a rule."""
+        run: list[Entry] = []
+        for at in entry.path():
+            if len(at.children) + len(at.tips) > len(run[-1:]) or any(at.claims):
                 break
-            above = entry.parent
-            self._forget(entry)
-            entry = above
+            if at in self._tails.outside and self._holds_pages(at, self._tails.groups):
+                break
+            run.append(at)
+        self._forget(run[::-1])

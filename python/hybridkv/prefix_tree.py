@@ -14,13 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
+from hybridkv.arguments import length
 from hybridkv.errors import ArgumentError
 from hybridkv.inspection import own_block_tokens
 from hybridkv.keys import BlockKeys
 from hybridkv.spec import CacheSpec
 
 _NO_KEY = bytes(16)  # stands where no group records a block: nothing is looked up there
+_NOTHING: dict[bytes, Entry] = {}
 
 
 class Entry:
@@ -46,29 +49,39 @@ class Entry:
         When its states were used last; 0 where it is no boundary.
     having : int
         Which sets of states the boundary has, one bit each.
-    claims : list of int
+    claims : tuple of int
         By group with states: boundaries that need the page which this entry records.
     """
 
     __slots__ = ("boundary", "children", "claims", "end", "having", "name", "parent", "passed", "tip", "tips", "used")
 
-    def __init__(self, name: bytes, end: int, parent: Entry | None, claims: int, tip: BlockKeys | None = None) -> None:
+    def __init__(
+        self, name: bytes, end: int, parent: Entry | None, claims: tuple[int, ...], tip: BlockKeys | None = None
+    ) -> None:
         self.name = name
         self.end = end
         self.parent = parent
-        self.children: dict[bytes, Entry] = {}
-        self.tips: dict[bytes, Entry] = {}
+        # Few entries have tips: the others share what is empty.
+        self.children: dict[bytes, Entry] = _NOTHING
+        self.tips: dict[bytes, Entry] = _NOTHING
+        self.claims = claims
         self.tip = tip
         self.passed = False
         self.used = 0
         self.boundary = 0
         self.having = 0
-        self.claims = [0] * claims
 
     @property
     def is_leaf(self) -> bool:
         """Whether nothing that is known continues it."""
         return not self.children and not self.tips
+
+    def claim(self, number: int, change: int) -> int:
+        """Count one boundary more or less that needs the page of a group; returns how many there are."""
+        claims = list(self.claims)
+        claims[number] += change
+        self.claims = tuple(claims)
+        return claims[number]
 
     def path(self) -> Iterator[Entry]:
         """Yield this entry and what it continues, up to the root and without it."""
@@ -80,7 +93,7 @@ class Entry:
     def branches(self) -> list[Entry]:
         """Return what continues it, tips left out that something longer continues; two at most."""
         found: list[Entry] = []
-        for entry in (*self.tips.values(), *self.children.values()) if self.tips else self.children.values():
+        for entry in chain(self.tips.values(), self.children.values()) if self.tips else self.children.values():
             if not entry.passed:
                 found.append(entry)
                 if len(found) == 2:
@@ -103,8 +116,8 @@ class PrefixTree:
         blocks = [own_block_tokens(group) for group in spec.groups]
         self.step_tokens = math.gcd(*blocks)
         self.unit_tokens = spec.unit_tokens
-        self.root = Entry(b"", 0, None, claims)
-        self._claims = claims
+        self._unclaimed = (0,) * claims
+        self.root = Entry(b"", 0, None, self._unclaimed)
         self._step_units = self.step_tokens // spec.unit_tokens
         self._period = math.lcm(*blocks) // self.step_tokens
         self._entries: dict[bytes, Entry] = {}
@@ -159,20 +172,31 @@ class PrefixTree:
             raw = keys.digests[units - 1 : tokens // self.step_tokens * units : units].tobytes()
             for at in range(entry.end // self.step_tokens * 16, len(raw), 16):
                 name = raw[at : at + 16]
-                made = Entry(name, entry.end + self.step_tokens, entry, self._claims)
-                entry.children[name] = self._entries[name] = made
-                entry = made
+                entry = self._made(Entry(name, entry.end + self.step_tokens, entry, self._unclaimed))
                 new.append(entry)
         rest = tokens % self.unit_tokens
         if rest:
             name = keys._core.tip_key(tokens // self.unit_tokens, rest)
             tip = self._entries.get(name)
             if tip is None:
-                tip = Entry(name, tokens, entry, self._claims, keys[len(keys) :])
-                entry.tips[name] = self._entries[name] = tip
+                tip = self._made(Entry(name, tokens, entry, self._unclaimed, keys[len(keys) :]))
                 new.append(tip)
             entry = tip
         return entry, new
+
+    def _made(self, entry: Entry) -> Entry:
+        parent = entry.parent
+        assert parent is not None
+        if entry.tip is None:
+            if parent.children is _NOTHING:
+                parent.children = {}
+            parent.children[entry.name] = entry
+        else:
+            if parent.tips is _NOTHING:
+                parent.tips = {}
+            parent.tips[entry.name] = entry
+        self._entries[entry.name] = entry
+        return entry
 
     def remove(self, leaf: Entry) -> Entry:
         """Take out an entry that nothing continues; returns its parent, which was used when it was."""
@@ -181,6 +205,7 @@ class PrefixTree:
         del self._entries[leaf.name]
         del (parent.children if leaf.tip is None else parent.tips)[leaf.name]
         parent.used = max(parent.used, leaf.used)
+        leaf.parent = None  # a queue may hold on to it for a while, and must not to all that it continued
         return parent
 
     def holds(self, keys: BlockKeys, tip: Entry) -> bool:
@@ -293,6 +318,7 @@ def checked(spec: CacheSpec, keys: BlockKeys, tokens: int | None = None) -> int:
         raise ArgumentError("keys", "keys from the start of the sequence", f"a slice from unit {keys._core.begin_unit}")
     if tokens is None:
         return keys.tokens
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= keys.tokens:
+    tokens = length("tokens", tokens)
+    if tokens > keys.tokens:
         raise ArgumentError("tokens", f"a length, 0 to {keys.tokens}", tokens)
     return tokens

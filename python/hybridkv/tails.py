@@ -105,13 +105,15 @@ class Tails:
             if having & ~entry.having & 1 << which:
                 entry.having |= 1 << which
                 for at, number in self.pages(entry, which):
-                    at.claims[number] += 1
+                    at.claim(number, 1)
         self._rank(entry)
         if fresh and entry.parent is not None:
             self.followed(entry.parent)
 
     def drop(self, entry: Entry, which: int | None = None) -> list[Page]:
-        """Note that a boundary has lost a set of its states; None: it is no boundary any more.
+        """Note that a boundary has lost a set of its states; None: all, it is no boundary any more.
+
+        What it was the next one of has to be told by :meth:`followed`.
 
         Returns
         -------
@@ -125,14 +127,11 @@ class Tails:
             entry.having &= ~(1 << one)
             self._orders[one].drop(entry)
             for at, number in self.pages(entry, one):
-                at.claims[number] -= 1
-                if not at.claims[number]:
+                if not at.claim(number, -1):
                     freed.append((at, number))
-        if which is None and entry.boundary:
+        if which is None:
             entry.boundary = 0
-            if entry.parent is not None:
-                self.followed(entry.parent)
-        return freed
+        return sorted(freed, key=lambda page: page[0].end)
 
     # -- their order -------------------------------------------------------------------------------
 
@@ -153,10 +152,11 @@ class Tails:
 
     def followed(self, entry: Entry) -> None:
         """What follows the entry has changed: so may what the boundary at it, or next above it, is worth."""
-        for at in entry.path():
-            if at.boundary:
-                self._rank(at)
-                return
+        at: Entry | None = entry if self.groups else None
+        while at is not None and not at.boundary:
+            at = at.parent
+        if at is not None:
+            self._rank(at)
 
     def _rank(self, entry: Entry) -> None:
         if entry.boundary:

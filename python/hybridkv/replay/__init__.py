@@ -3,9 +3,8 @@
 
 Reading order: :mod:`~hybridkv.replay.trace` (a file becomes requests), :mod:`~hybridkv.replay.answers`
 (what the ids tell about answers), :mod:`~hybridkv.replay.tokens` (ids become tokens),
-:mod:`~hybridkv.replay.pools` (a budget becomes pages), :mod:`~hybridkv.replay.lru` (who goes first),
-:mod:`~hybridkv.replay.replay` (one request through one cache), :mod:`~hybridkv.replay.report` (figures
-become a table or JSON).
+:mod:`~hybridkv.replay.pools` (a budget becomes pages), :mod:`~hybridkv.replay.replay` (one request through one
+cache; who goes first is :mod:`hybridkv.policy`), :mod:`~hybridkv.replay.report` (figures become a table or JSON).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hybridkv import BlockKeys, CacheSpec, HybridCache, Lease, OutOfPages, block_keys
-from hybridkv.replay.lru import PrefixLru, chunk_names
-from hybridkv.replay.pools import Pools, Windows, block_of, far_boundary, is_history
+from hybridkv.policy import LruPolicy
+from hybridkv.replay.pools import Pools, Windows, block_of, is_history
 from hybridkv.replay.tally import Tally
 from hybridkv.replay.tokens import answered_tokens, prompt_tokens
 from hybridkv.replay.trace import Trace
@@ -114,15 +114,7 @@ class Lane:
         self._history = {group.name: True for group in spec.groups if is_history(group.coverage)}
         self._states = {g.name: block_of(spec, g.name) for g in spec.groups if not is_history(g.coverage)}
         self._needs: dict[int, dict[str, tuple[int, ...]]] = {}
-        chunks = pools.units * spec.unit_tokens // self._step
-        held = [pools.pages[name] * self._states[name] // self._step for name in self._needed(far_boundary(spec))]
-        self.lru = PrefixLru(
-            self.cache,
-            chunk_units=self._step // spec.unit_tokens,
-            history_chunks=chunks,
-            state_chunks=min(held, default=chunks),
-            state_groups=tuple(self._states),
-        )
+        self.policy = LruPolicy(self.cache)
 
     def serve(self, work: Work) -> None:
         """Replay one request.
@@ -137,10 +129,9 @@ class Lane:
         took = time.perf_counter_ns() - began
         self.tally.note(verdict, work.tokens, took)
         usable = verdict.usable_tokens
-        names = chunk_names(work.keys, self._step // self.spec.unit_tokens)
-        self.lru.touch(names[: verdict.matched_tokens // self._step])
+        self.policy.touch(work.keys, verdict.matched_tokens // self._step * self._step, states=False)
         if usable:
-            self.lru.touch_states([names[index] for index in self._chunks(self._needed(usable))])
+            self.policy.touch(work.keys, usable)
         if work.prompt is None:
             if verdict.lease is not None:
                 verdict.lease.release()
@@ -152,26 +143,35 @@ class Lane:
         """Reserve and publish whole units, evicting where pages run out; False where they do not fit at
         all."""
         whole = part.keys.tokens // self._step * self._step
+        boundaries = self.windows.boundaries(start // self._step * self._step, whole, self._step)
         states: dict[str, set[int]] = {}
-        for boundary in self.windows.boundaries(start // self._step * self._step, whole, self._step):
+        for boundary in boundaries:
             for name, blocks in self._needed(boundary).items():
                 states.setdefault(name, set()).update(blocks)
         kept = {name: tuple(sorted(blocks)) for name, blocks in states.items()}
-        chunks = self._chunks(kept)
-        names = chunk_names(part.keys, self._step // self.spec.unit_tokens)
         while True:
             try:
                 fill = self.cache.reserve(part.keys, lease=lease, groups={**self._history, **kept})
                 break
-            except OutOfPages:
-                if not self.lru.make_room(names, chunks):
+            except OutOfPages as short:
+                lacking = short.needed - short.free
+                fits = self._fits(part, kept)
+                if not fits or not self.policy.make_room(short.pool, [part.keys], pages=lacking):
                     self.tally.not_stored += 1
                     if lease is not None:
                         lease.release()
                     return False
         fill.publish()
-        self.lru.stored(part.keys, names, chunks)
+        for boundary in boundaries:
+            self.policy.stored(part.keys, boundary)
+        self.policy.stored(part.keys, part.keys.tokens, states=False)
         return True
+
+    def _fits(self, part: Part, kept: dict[str, tuple[int, ...]]) -> bool:
+        """Whether a part would find room in empty pools: for what does not, nothing is evicted."""
+        history = {name: part.keys.tokens // block_of(self.spec, name) for name in self._history}
+        states = {name: len(blocks) for name, blocks in kept.items()}
+        return all(pages <= self.pools.pages[name] for name, pages in {**history, **states}.items())
 
     def _needed(self, tokens: int) -> dict[str, tuple[int, ...]]:
         """Blocks of window and checkpoint groups that a resume at `tokens` reads."""
@@ -181,9 +181,3 @@ class Lane:
             found = {name: tuple(int(block) for block in needs[name].blocks) for name in self._states}
             found = self._needs[tokens] = {name: blocks for name, blocks in found.items() if blocks}
         return found
-
-    def _chunks(self, blocks: dict[str, tuple[int, ...]]) -> list[int]:
-        """Chunks in which those blocks end, ascending."""
-        return sorted(
-            {((index + 1) * self._states[name] - 1) // self._step for name, found in blocks.items() for index in found}
-        )
