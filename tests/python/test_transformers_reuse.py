@@ -391,6 +391,28 @@ def test_models_that_cannot_be_served_are_refused(v4: Any) -> None:
         reuse.forward(some_ids(4))
 
 
+@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+def test_the_trial_finds_out_how_a_model_goes_on(name: str) -> None:
+    reuse = PrefixReuse(tiny_models.tiny(name), memory_bytes=8 << 20)
+    assert reuse._runner.single_steps == reuse.measured.layout.family.single_steps == (name == "jamba")
+
+
+def test_a_model_that_goes_on_wrongly_is_refused() -> None:
+    """As DeepSeek-V4 does in transformers 5.8: neither in chunks nor token by token is it the whole prompt."""
+    model = tiny_deepseek_v4(7)
+    attention = model.model.layers[1].self_attn
+    forward = attention.forward
+
+    def forgetting(*arguments: Any, **more: Any) -> Any:
+        output, weights = forward(*arguments, **more)
+        past = more["cache"] if "cache" in more else more["past_key_values"]
+        return output * (1.0 if past.get_seq_length() == output.shape[1] else 0.5), weights
+
+    attention.forward = forgetting
+    with pytest.raises(hk.UnsupportedModel, match="token by token"):
+        PrefixReuse(model)
+
+
 def test_encoders_and_models_made_for_inference() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of each architecture: where its cache layers keep a group's rows, and how it may be continued.
+"""What is known of each architecture: where its cache layers keep a group's rows, and whether a window can be replayed.
 
 Measured on real models, not read off shapes: an architecture that is not here is refused. Attribute names are
 those of transformers 5.8 to 5.24; a path ``a.b`` is entry ``b`` of the dict ``a``, and a path to a dict stands for
@@ -62,7 +62,8 @@ class Family:
     copies : tuple of Copy
         Tensors that are not kept, since others repeat them.
     single_steps : bool
-        After the first forward tokens must go in one by one: more at a time would start the state anew.
+        With torch's own kernels tokens must go in one by one after the first forward. What holds for a model at
+        hand is found out by a trial (:mod:`.trial`).
     replay : bool
         A window that is gone can be rebuilt from stored history (:mod:`.replay`).
     """

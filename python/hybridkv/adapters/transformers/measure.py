@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from transformers import DynamicCache
 
 from hybridkv.adapters.transformers import layers as cache_layers
@@ -20,8 +19,9 @@ from hybridkv.adapters.transformers.families import family_of, require_prefix_ro
 from hybridkv.adapters.transformers.layout import CacheLayout, Place, is_state, text_config
 from hybridkv.adapters.transformers.pages import RowShape
 from hybridkv.adapters.transformers.producer import Producer, group_format
-from hybridkv.adapters.transformers.rebuild import rebuilt
+from hybridkv.adapters.transformers.rebuild import State, rebuilt
 from hybridkv.adapters.transformers.runner import Runner
+from hybridkv.adapters.transformers.trial import trial_ids, try_out
 from hybridkv.coverage import Window
 from hybridkv.errors import UnsupportedModel
 from hybridkv.group import CacheGroup
@@ -62,7 +62,7 @@ def measured(
     ----------
     model : transformers.PreTrainedModel
     runner : Runner
-        Of that model.
+        Of that model; it learns how the model continues.
     unit_tokens : int
     replay : bool
         Mark windows and tails as rebuildable where the architecture allows it.
@@ -78,25 +78,17 @@ def measured(
     Raises
     ------
     UnsupportedModel
-        The architecture is not known, its layers hold something that no group claims, or its continuation from
-        the state alone is not, bit for bit, the continuation of the live cache.
+        The architecture is not known, its layers hold something that no group claims, or it failed the trial
+        (:mod:`.trial`).
     """
     family_of(text_config(model.config).model_type)
     require_prefix_rope(text_config(model.config).to_dict())
-    tokens = _probe_tokens(model.config)
-    ids = torch.arange(tokens + 1, device=runner.device)[None] % int(model.config.get_text_config().vocab_size)
     past = DynamicCache(config=model.config)
-    runner.run(ids[:, :tokens], past, 0)
+    ids = trial_ids(model.config, runner.device)
+    runner.run(ids, past, 0)
     layout = CacheLayout(model.config, past, unit_tokens=unit_tokens)
-    runner.single_steps = layout.family.single_steps
     shapes = {place: _shape(past, place) for place in layout.places}
-    state = {place: rows.clone() for place, rows in layout.state(past, tokens).items()}
-    again = rebuilt(layout, [state], tokens)
-    live, restored = (runner.run(ids[:, tokens:], cache, tokens) for cache in (past, again))
-    if not torch.equal(live, restored):
-        raise UnsupportedModel(
-            "model", "the same logits from a restored state", "others", model_type=model.config.model_type
-        )
+    try_out(runner, model.config, lambda live, tokens: rebuilt(layout, [_copied(layout, live, tokens)], tokens))
     producer = Producer.of(model.config, layout, model=model, weights=weights)
     groups = [_described(group, layout, shapes, producer) for group in layout.groups.values()]
     if replay and layout.family.replay:
@@ -112,10 +104,8 @@ def measured(
     return Measured(layout, shapes, spec)
 
 
-def _probe_tokens(config: Any) -> int:
-    """As few tokens as fill every tensor: a window that overlaps has to close, and one token more."""
-    rates: Mapping[str, int] = getattr(config.get_text_config(), "compress_rates", None) or {}
-    return int(rates.get("compressed_sparse_attention", 4)) + 1
+def _copied(layout: CacheLayout, past: Any, tokens: int) -> State:
+    return {place: rows.clone() for place, rows in layout.state(past, tokens).items()}
 
 
 def _shape(past: Any, place: Place) -> RowShape:

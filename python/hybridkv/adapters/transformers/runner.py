@@ -17,7 +17,7 @@ class Runner:
     model : transformers.PreTrainedModel
         A causal language model.
     single_steps : bool
-        After the first forward tokens go in one by one (see :class:`.families.Family`).
+        After the first forward tokens go in one by one, because more at a time would not continue it (:mod:`.trial`).
 
     Attributes
     ----------

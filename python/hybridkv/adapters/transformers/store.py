@@ -108,6 +108,6 @@ class Store:
                 return self.cache.reserve(keys, groups=groups, formats=self.formats)
             except OutOfPages as error:
                 with self._lock:
-                    if not self._policy.make_room(error.pool, [keys, *in_use]):
+                    if not self._policy.make_room(error.pool, [keys, *in_use], pages=max(1, error.needed - error.free)):
                         self.not_stored[error.pool] += 1
                         return None
