@@ -29,7 +29,7 @@ sys.exit(sys.version_info < (3, 11) or not os.path.exists(headers))
 endef
 export USABLE
 
-.PHONY: help demo test cpp bench lint format stub soak weaken clean
+.PHONY: help demo test cpp bench lint format stub soak faults skew weaken clean
 
 help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHON=, JOBS=)
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -59,21 +59,23 @@ help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHO
 	@$(PIP) install -q -c tests/constraints.txt -r build/requirements-test.txt
 	@touch $@
 
-.venv/.torch: .venv/.tools
-	@$(LIST) torch > build/requirements-torch.txt
-	@$(PIP) install -q -c tests/constraints.txt -r build/requirements-torch.txt
+# torch, transformers and matplotlib: what real models and the pictures of them need.
+.venv/.models: .venv/.made pyproject.toml
+	@for extra in torch transformers plots; do $(LIST) $$extra; done | sort -u > build/requirements-models.txt
+	@echo "installing $$(tr '\n' ' ' < build/requirements-models.txt)"
+	@$(PIP) install -q -c tests/constraints.txt -r build/requirements-models.txt
 	@touch $@
 
-TEST_TOOLS := .venv/.package .venv/.tools $(if $(filter 1,$(TORCH)),.venv/.torch)
+TEST_TOOLS := .venv/.package .venv/.tools $(if $(filter 1,$(TORCH)),.venv/.models)
 
-demo: .venv/.package  ## replay real traces: what a hash-hit rule promises, what is usable
+demo: .venv/.package .venv/.models  ## real models and real traces: a hash-hit rule, and what is usable
 	@$(PY) -m hybridkv demo $(ARGS)
 
 cpp: .venv/.made  ## build the C++ tests (PRESET=release, debug, asan-ubsan, tsan)
 	@cmake --preset $(PRESET) > build/configure-$(PRESET).log || { cat build/configure-$(PRESET).log; exit 1; }
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-test: $(TEST_TOOLS) cpp  ## build everything, run the C++ and the Python tests (TORCH=1: with torch)
+test: $(TEST_TOOLS) cpp  ## build everything, run the C++ and the Python tests (TORCH=1: with torch and transformers)
 	@ctest --preset $(PRESET) -LE relacy
 	@$(PY) -m pytest $(ARGS)
 
@@ -99,6 +101,12 @@ stub: .venv/.package .venv/.tools  ## rewrite python/hybridkv/_core.pyi from the
 soak: $(TEST_TOOLS) cpp  ## long property and stress runs
 	@HYBRIDKV_SOAK=1 ctest --preset $(PRESET) -LE relacy
 	@HYBRIDKV_SOAK=1 $(PY) -m pytest $(ARGS)
+
+faults: .venv/.package .venv/.tools .venv/.models  ## break every state of a real model in every known way, the long form
+	@HYBRIDKV_SOAK=1 $(PY) -m pytest tests/python/test_faults*.py -m "soak or not soak" $(ARGS)
+
+skew: .venv/.package .venv/.models  ## images of other versions of transformers, each in its own build/skew-VERSION
+	@$(PY) tests/skew/run.py $(ARGS)
 
 weaken: .venv/.made  ## weaken each memory order in turn under the model checker (needs relacy-dev)
 	@cmake --preset release > build/configure-release.log || { cat build/configure-release.log; exit 1; }

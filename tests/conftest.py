@@ -26,8 +26,9 @@ else:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what this environment lacks."""
     lines = [f"soak: {'on' if SOAK else 'off (make soak)'}"]
-    if importlib.util.find_spec("torch") is None:
-        lines.append("torch: absent, tests that need it are skipped (make test TORCH=1 installs it)")
+    absent = [name for name in ("torch", "transformers", "matplotlib") if importlib.util.find_spec(name) is None]
+    if absent:
+        lines.append(f"{', '.join(absent)}: absent, tests that need them are skipped (make test TORCH=1 installs them)")
     return lines
 
 

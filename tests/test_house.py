@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from house import documents, headers, includes, length, orders, registered, sdist, stub
+from house import documents, headers, includes, length, optional, orders, registered, sdist, stub
 from house.tree import PRODUCT_FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +23,7 @@ Seed = Callable[[Path], str]  # plants a violation, returns what the finding mus
 RULES: dict[str, Rule] = {
     "include ranks": includes.ranks,
     "no Python or torch in the core": includes.no_python,
+    "extras are imported where they are used": optional.lazily,
     "orders only where they may be": orders.spelled,
     "synchronizes-with is mutual": orders.graph,
     "tests have names that are collected": registered.names,
@@ -76,6 +77,16 @@ SEEDS: list[tuple[str, str, Seed]] = [
     ("include ranks", "folder without rank", plant("csrc/common/seeded.h", "\n")),
     ("no Python or torch in the core", "Python", plant("csrc/base/seeded.h", "#include <Python.h>\n")),
     ("no Python or torch in the core", "torch", plant("csrc/cache/seeded.cpp", "#include <torch/torch.h>\n")),
+    ("extras are imported where they are used", "at the head", plant("python/hybridkv/seeded.py", "import torch\n")),
+    ("extras are imported where they are used", "a part", plant(
+        "python/hybridkv/replay/seeded.py", "from transformers.cache_utils import Cache\n")),
+    ("extras are imported where they are used", "tried", plant(
+        "python/hybridkv/seeded.py", "try:\n    import rich\nexcept ImportError:\n    import matplotlib.pyplot\n",
+        name="seeded.py:4")),
+    ("extras are imported where they are used", "in a class", plant(
+        "python/hybridkv/models/seeded.py", "class A:\n    import safetensors\n")),
+    ("extras are imported where they are used", "if not checked", plant(
+        "python/hybridkv/seeded.py", "if not TYPE_CHECKING:\n    import vllm\n")),
     ("orders only where they may be", "site in reuse", plant("csrc/reuse/s.h", "x.load(at(9, acquire));\n")),
     ("orders only where they may be", "bare in cache", plant("csrc/cache/seeded.h", "x.load(acquire);\n")),
     ("orders only where they may be", "no number", plant("csrc/block/seeded.h", "x.store(1, release);\n")),
@@ -151,6 +162,15 @@ def test_every_rule_has_a_seed() -> None:
     assert {name for name, _, _ in SEEDS} == set(RULES)
 
 
+def test_an_extra_may_be_imported_in_functions_for_checkers_and_in_its_rooms(copy: Path) -> None:
+    plant("python/hybridkv/seeded.py", "if typing.TYPE_CHECKING:\n    import torch\n\ndef f():\n    import rich\n")(
+        copy
+    )
+    plant("python/hybridkv/adapters/seeded.py", "import torch\n")(copy)
+    plant("python/hybridkv/seeded2.py", "from .torch import x\nimport torchlike\n")(copy)
+    assert optional.lazily(copy) == []
+
+
 def test_exceptions_to_length_only_shrink() -> None:
     path = "tests/house/length.py"
     lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
@@ -179,12 +199,24 @@ def test_pytest_collects_from_every_test_file() -> None:
     assert not found, "\n".join(found)
 
 
-def test_a_test_file_without_tests_is_caught(tmp_path: Path) -> None:
+def test_a_test_file_without_tests_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     plant("tests/test_full.py", "def test_x():\n    pass\n")(tmp_path)
     plant("tests/test_hollow.py", "def check_x():\n    pass\n")(tmp_path)
+    skip = "import pytest\npytest.skip('x', allow_module_level=True)\n"
+    plant("tests/test_needs_an_extra.py", skip + "pytest.importorskip('vllm')\n")(tmp_path)
+    plant("tests/test_needs_nothing_known.py", skip + "x = pytest.importorskip('no_such_package')\n")(tmp_path)
     (tmp_path / "tests" / "python").mkdir()
-    assert registered.pytest(tmp_path) == ["tests/test_hollow.py: pytest collects nothing from it"]
+    hollow = [
+        "tests/test_hollow.py: pytest collects nothing from it",
+        "tests/test_needs_nothing_known.py: pytest collects nothing from it",
+    ]
+    absent = {"vllm": None}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: absent.get(name, "there"))
+    assert registered.pytest(tmp_path) == hollow
+    absent.clear()  # where it is installed, a file that needs it has to hold tests
+    hollow.insert(1, "tests/test_needs_an_extra.py: pytest collects nothing from it")
+    assert registered.pytest(tmp_path) == hollow
 
 
 def test_the_stub_is_the_module() -> None:

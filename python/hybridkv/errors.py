@@ -7,6 +7,7 @@ A false hit is never an error: it is a verdict with a reason.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 _LONGEST_TEXT = 2000  # characters of a value that a message shows
@@ -114,7 +115,18 @@ class TierError(HybridKVError):
 
 
 class RestoreRefused(HybridKVError):
-    """An image does not belong where it should be restored."""
+    """An image does not belong where it should be restored.
+
+    Attributes
+    ----------
+    code : str
+        Why, in one word; see :class:`~hybridkv.adapters.transformers.CacheImage`.
+    differences : sequence of FieldDiff
+        Every fact that differs where the code is "format", else empty.
+    """
+
+    code: str = ""
+    differences: Sequence[Any] = ()
 
 
 class LeaseExpired(HybridKVError):

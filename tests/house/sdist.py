@@ -21,7 +21,7 @@ ALLOWED = re.compile(
       | tests/([\w\-]+/)*[\w\-]+\.(h|cpp|py|md|txt)
       | tests/data/([\w.\-]+/)*[\w.\-]+\.(csv|json|jsonl|md|yaml)
       | bench/([\w\-]+/)*[\w\-]+\.(h|hpp|cpp|py|md)
-      | docs/([\w\-]+/)*[\w\-]+\.md
+      | docs/([\w\-]+/)*[\w\-]+\.(md|png)
     )""",
     re.VERBOSE,
 )

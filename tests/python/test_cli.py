@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridkv import cli
-from hybridkv.demo import extras, parts
+from hybridkv import cli, extras
+from hybridkv.demo import parts
 
 ROWS = [
     '{"timestamp": 0, "input_length": 1024, "output_length": 0, "hash_ids": [0, 1]}',

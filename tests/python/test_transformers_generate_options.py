@@ -17,7 +17,12 @@ from tokenizers import Regex, Tokenizer  # noqa: E402
 from tokenizers.decoders import Fuse  # noqa: E402
 from tokenizers.models import WordLevel  # noqa: E402
 from tokenizers.pre_tokenizers import Split  # noqa: E402
-from transformers import GenerationConfig, MaxLengthCriteria, PreTrainedTokenizerFast  # noqa: E402
+from transformers import (  # noqa: E402
+    GenerationConfig,
+    MaxLengthCriteria,
+    PreTrainedTokenizerFast,
+    WatermarkingConfig,
+)
 
 import tiny_models  # noqa: E402
 from conversations import GREEDY, assert_idle, prompts  # noqa: E402
@@ -126,7 +131,10 @@ SAME: dict[str, Callable[[], dict[str, Any]]] = {
     "forced_end": fixed(max_new_tokens=6, forced_eos_token_id=4, pad_token_id=0),
     "guidance": fixed(**GREEDY, guidance_scale=1.5),
     "guidance_away": lambda: {**GREEDY, "guidance_scale": 1.5, "negative_prompt_ids": prompts(3, 5, seed=4)},
-    "watermark": fixed(**GREEDY, watermarking_config={"bias": 2.0, "seeding_scheme": "selfhash", "context_width": 2}),
+    "watermark": lambda: {
+        **GREEDY,
+        "watermarking_config": WatermarkingConfig(bias=2.0, seeding_scheme="selfhash", context_width=2),
+    },
     "logits_processor": lambda: {**GREEDY, "logits_processor": [keeps_even]},
     "stopping_criteria": lambda: {"max_new_tokens": 20, "stopping_criteria": [MaxLengthCriteria(56)]},
     "a_row_that_stops": lambda: {
@@ -141,6 +149,9 @@ SAME: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "several_sequences": fixed(max_new_tokens=6, do_sample=True, num_return_sequences=3),
     "chunks": fixed(**GREEDY, prefill_chunk_size=8),
+    "chunks_of_a_configuration": lambda: {
+        "generation_config": GenerationConfig(max_new_tokens=6, prefill_chunk_size=8)
+    },
     "old_configurations": fixed(**GREEDY, cache_implementation="hybrid"),
     "no_limit_of_time": fixed(**GREEDY, max_time=600.0),
 }

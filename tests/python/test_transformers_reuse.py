@@ -486,3 +486,14 @@ def test_a_model_whose_state_is_not_all_in_its_cache_is_refused(v4: Any) -> None
     attention.forward = remembering
     with pytest.raises(hk.UnsupportedModel, match="restored state"):
         PrefixReuse(model)
+
+
+def test_a_long_prompt_gives_up_its_own_earlier_boundaries(v4: Any) -> None:
+    spec = PrefixReuse.spec_of(v4, replay=False)
+    pages = {g.name: 40 if isinstance(g.coverage, hk.Prefix) else 4 for g in spec.groups}
+    reuse = PrefixReuse(v4, cache=hk.HybridCache(spec, blocks=200, pages=pages), replay=False)
+    ids = some_ids(300, seed=15)
+    out = reuse.forward(ids)
+    assert not reuse.not_stored and out.rows[0].stored[-1] == 300
+    row = reuse.forward(torch.cat([ids, ids[:, :4]], dim=1)).rows[0]
+    assert (row.usable, row.computed) == (300, 4)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridkv.demo import extras
+from hybridkv import extras
 from hybridkv.errors import ArgumentError
 from hybridkv.replay import report as replay_report
 from hybridkv.replay import runs as replay_runs

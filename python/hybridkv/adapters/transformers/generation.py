@@ -90,6 +90,8 @@ class Generation:
         if self._repeats > 1 and not self._setting("do_sample"):
             raise ArgumentError("num_return_sequences", "1, or do_sample: greedy search finds one", self._repeats)
         self._arguments["num_return_sequences"] = 1
+        if self._setting("prefill_chunk_size") is not None:  # the prompt is run by then, but for one token
+            self._arguments["prefill_chunk_size"] = None
 
     def _setting(self, name: str) -> Any:
         """Return what ``generate`` will take: the argument, else the given configuration's, else the model's."""

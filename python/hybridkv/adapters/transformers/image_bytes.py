@@ -142,7 +142,7 @@ def _format_entry(made: KvFormat) -> dict[str, Any]:
 
 
 def _nbytes(entry: Mapping[str, Any]) -> int:
-    return int(math.prod(entry["shape"])) * DTYPES[entry["dtype"]][0].itemsize
+    return int(math.prod(entry["shape"]) * DTYPES[entry["dtype"]][0].itemsize)
 
 
 def _read_header(view: memoryview) -> bytes:
@@ -158,10 +158,18 @@ def _read_header(view: memoryview) -> bytes:
 
 def _parsed(text: bytes | str, what: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):  # not UTF-8, not JSON, numbers of too many digits, nested too deep
         raise refusal("malformed", what, "JSON", "other bytes") from None
     return _mapping(what, value)
+
+
+def _finite(text: str) -> float:
+    """Read a number; NaN, infinities and numbers beyond them are no JSON."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _manifest(header: bytes) -> dict[str, Any]:
@@ -179,7 +187,7 @@ def _manifest(header: bytes) -> dict[str, Any]:
     for digest in (*prefixes, manifest.get("digest")):
         _hex("digest", digest)
     for name, value in _mapping("producer", manifest.get("producer")).items():
-        _scalar(f"producer[{name!r}]", name, value)
+        _scalar(f"producer[{name!r}]", value)
     _mapping("formats", manifest.get("formats"))
     if not _list("parts", manifest.get("parts")):
         raise refusal("malformed", "parts", "at least one", 0)
@@ -276,10 +284,8 @@ def _hex(where: str, value: object) -> None:
         raise refusal("malformed", where, f"{_DIGEST_DIGITS} hex digits", text)
 
 
-def _scalar(where: str, name: str, value: object) -> None:
+def _scalar(where: str, value: object) -> None:
     if isinstance(value, str):
         _text(where, value, TEXT_LIMIT)
-    elif isinstance(value, (bool, float)) and value == value and abs(value) != math.inf:
-        return
-    else:
+    elif not isinstance(value, (bool, float)):
         _number(where, value, -NUMBER_LIMIT, NUMBER_LIMIT)

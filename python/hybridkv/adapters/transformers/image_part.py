@@ -127,4 +127,5 @@ def row_sizes(held: Iterable[tuple[str, int, torch.Tensor]]) -> dict[str, tuple[
 
 def raw(data: torch.Tensor) -> memoryview:
     """Return the bytes of a contiguous tensor in host memory, not a copy."""
-    return data.reshape(-1).view(torch.uint8).numpy().data
+    content: memoryview = data.reshape(-1).view(torch.uint8).numpy().data
+    return content

@@ -16,10 +16,11 @@ What a page does not use is zero: every byte is defined before it is published, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -48,7 +49,7 @@ class RowShape:
     @property
     def nbytes(self) -> int:
         """Bytes of the row."""
-        return self.dtype.itemsize * int(torch.Size(self.shape).numel())
+        return int(self.dtype.itemsize) * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,10 @@ class Pages:
                 for name, group in self.groups.items()
             }
 
-    def arrays(self, group: str) -> npt.NDArray[Any]:
+    def arrays(self, group: str) -> npt.NDArray[np.uint8]:
         """Return a pool for :meth:`HybridCache.bind <hybridkv.HybridCache.bind>`: [[pages, page_bytes]] uint8."""
-        return self.pools[group].numpy()
+        pool: npt.NDArray[np.uint8] = self.pools[group].numpy()
+        return pool
 
     def written_span(self, group: CacheGroup, block: int, end: int, tokens: int) -> Span | None:
         """Return which rows of a sequence at ``tokens`` fill the page of a block that ends at ``end``.

@@ -105,8 +105,8 @@ class Producer:
         """
         text = text_config(config)
         found: dict[str, object] = {
-            "transformers": transformers.__version__,
-            "torch": torch.__version__,
+            "transformers": str(transformers.__version__),
+            "torch": str(torch.__version__),
             "model_type": text.model_type,
             "attention": getattr(text, "_attn_implementation", None),
             "experts": getattr(text, "_experts_implementation", None),

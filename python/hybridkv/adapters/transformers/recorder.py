@@ -48,6 +48,7 @@ class Recorder:
         self._ids = ids
         self._identity = identity
         self._noted: dict[tuple[str, int, int], Written] = {}  # group, own block, end: a tip's block grows on
+        self._start = start
         self._stored_tokens = start
         self.boundaries: list[int] = []
 
@@ -109,19 +110,23 @@ class Recorder:
         groups = self._pages.groups
         state = self._pages.layout.state(past, tokens, row)
         written: dict[str, dict[int, Written]] = {name: {} for name in groups}
+        whole = True
         for name, group in groups.items():
             size = group.block_tokens or 1
             if is_state(group):
                 for block in needed_blocks(group, tokens):
-                    noted = self._noted.get((name, block, min((block + 1) * size, tokens)))
+                    end = min((block + 1) * size, tokens)
+                    noted = self._noted.get((name, block, end))
                     if noted is not None:
                         written[name][block] = noted
+                    elif end > self._start:
+                        whole = False
                 continue
             for block in range(self._stored_tokens // size, -(-tokens // size)):
                 span = self._pages.written_span(group, block, min((block + 1) * size, tokens), tokens)
                 if span is not None:
                     written[name][block] = Written(span, state)
-        if not self._store.publish(self._prefix(ids, tokens), written, in_use):
+        if not self._store.publish(self._prefix(ids, tokens), written, in_use, whole=whole):
             return False
         self.boundaries.append(tokens)
         unit = self._keys.unit_tokens

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hybridkv.adapters.transformers.layout import is_state
 from hybridkv.adapters.transformers.pages import Pages, Span
 from hybridkv.adapters.transformers.rebuild import State
 from hybridkv.cache import HybridCache
@@ -55,10 +56,16 @@ class Store:
         self.not_stored: Counter[str] = Counter()
         self.formats: dict[str, KvFormat] | None = None
         self._policy = policy
+        self._state_pools = {group.name for group in cache.spec.groups if is_state(group)}
         self._lock = threading.Lock()
 
     def publish(
-        self, keys: BlockKeys, written: Mapping[str, Mapping[int, Written]], in_use: Sequence[BlockKeys]
+        self,
+        keys: BlockKeys,
+        written: Mapping[str, Mapping[int, Written]],
+        in_use: Sequence[BlockKeys],
+        *,
+        whole: bool = True,
     ) -> bool:
         """Store pages of a prefix, all or none.
 
@@ -70,6 +77,8 @@ class Store:
             By group and own block.
         in_use : sequence of BlockKeys
             Prefixes that are not to be evicted for it.
+        whole : bool, optional
+            Whether a resume at the end is possible: every window and checkpoint that it needs is there.
 
         Returns
         -------
@@ -87,7 +96,7 @@ class Store:
             raise
         fill.publish()
         with self._lock:
-            self._policy.stored(keys, keys.tokens)
+            self._policy.stored(keys, keys.tokens, states=whole)
         return True
 
     def _write(self, fill: Fill, written: Mapping[str, Mapping[int, Written]]) -> None:
@@ -108,6 +117,14 @@ class Store:
                 return self.cache.reserve(keys, groups=groups, formats=self.formats)
             except OutOfPages as error:
                 with self._lock:
-                    if not self._policy.make_room(error.pool, [keys, *in_use], pages=max(1, error.needed - error.free)):
+                    if not self._make_room(error, [keys, *in_use]):
                         self.not_stored[error.pool] += 1
                         return None
+
+    def _make_room(self, error: OutOfPages, keep: Sequence[BlockKeys]) -> int:
+        pages = max(1, error.needed - error.free)
+        gone = self._policy.make_room(error.pool, keep, pages=pages)
+        if not gone and error.pool in self._state_pools:
+            # Of what is in use history stays; boundaries inside a long prompt make room for its later ones.
+            gone = self._policy.make_room(error.pool, pages=pages)
+        return gone

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hybridkv.adapters.transformers.stops import needed_blocks
 from hybridkv.cache import HybridCache
 from hybridkv.group import CacheGroup
+from hybridkv.identity import Identity
 from hybridkv.inspection import PHASES
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check
@@ -98,4 +99,4 @@ def _prefix(keys: BlockKeys, ids: npt.NDArray[np.int64], tokens: int) -> BlockKe
     start = whole * keys.unit_tokens
     if start == tokens:
         return keys[:whole]
-    return block_keys(ids[start:tokens], keys.unit_tokens, identity=keys.identity, parent=keys[:whole])
+    return block_keys(ids[start:tokens], keys.unit_tokens, identity=keys.identity or Identity(), parent=keys[:whole])
