@@ -6,8 +6,9 @@ from __future__ import annotations
 from hybridkv.extras import TRANSFORMERS, importing
 
 with importing(__name__, TRANSFORMERS):
+    from hybridkv.adapters.transformers.image import CacheImage
     from hybridkv.adapters.transformers.output import ReuseOutput
     from hybridkv.adapters.transformers.reuse import PrefixReuse
     from hybridkv.adapters.transformers.rows import RowReuse
 
-__all__ = ["PrefixReuse", "ReuseOutput", "RowReuse"]
+__all__ = ["CacheImage", "PrefixReuse", "ReuseOutput", "RowReuse"]

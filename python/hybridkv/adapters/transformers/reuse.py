@@ -242,7 +242,8 @@ class PrefixReuse:
         Notes
         -----
         A padded row gives what ``model.generate`` gives for the row alone, without padding. Rows of different
-        length are decoded one length after another: sampling then draws other numbers from the same generator.
+        length are decoded one length after another: sampling then draws other numbers from the same generator, and
+        a logits processor or stopping criterion of the caller sees the rows of one length at a time, unpadded.
         """
         generation = Generation(self.model, self._runner, arguments)
         given = arguments.get("inputs") if input_ids is None else input_ids
