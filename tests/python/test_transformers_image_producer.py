@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -143,6 +144,9 @@ class Tiny(torch.nn.Module):
         self.register_buffer("table", torch.arange(6).reshape(2, 3), persistent=persistent)
 
 
+DTYPES = (torch.int32, torch.float32, torch.int16, torch.bfloat16, torch.float16)
+
+
 def changed(change: Callable[[Tiny], object]) -> str:
     model = Tiny()
     with torch.no_grad():
@@ -165,6 +169,12 @@ def test_weights_count_by_name_dtype_shape_and_content() -> None:
         weights_digest(Tiny(persistent=False)),
     ]
     assert len({same, *others}) == len(others) + 1
+
+
+def test_the_same_bytes_of_two_dtypes_are_two_contents() -> None:
+    tables = [torch.zeros(2, 3, dtype=dtype) for dtype in DTYPES]
+    seen = {changed(functools.partial(Tiny.__setattr__, name="table", value=table)) for table in tables}
+    assert len(seen) == len(tables)
 
 
 def test_zero_and_minus_zero_are_two_contents() -> None:

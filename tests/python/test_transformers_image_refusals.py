@@ -119,6 +119,12 @@ def tail_too_many(image: CacheImage) -> CacheImage:
     return sealed_again(at_boundary, parts=(*at_boundary.parts, resealed(tail, position=64)))
 
 
+def tail_of_nothing(image: CacheImage) -> CacheImage:
+    at_boundary, tail = image_at(64), part_of(image, TAIL)
+    nothing = resealed(tail, position=64, data=tail.data[:, :0].contiguous())
+    return sealed_again(at_boundary, parts=(*at_boundary.parts, nothing))
+
+
 def format_of(name: str, **fields: Any) -> Change:
     def change(image: CacheImage) -> CacheImage:
         part = part_of(image, name)
@@ -144,6 +150,7 @@ STATES: dict[str, tuple[Change, str, str]] = {
     "a group nobody knows": (more_parts(WINDOW, group="draft"), "unknown", WINDOW),
     "one part twice": (more_parts(WINDOW), "unknown", WINDOW),
     "a tail where none is due": (tail_too_many, "partial", TAIL),
+    "a tail of no rows": (tail_of_nothing, "partial", TAIL),
     "one row short": (told(ENTRIES, lambda t: t[:, :-1].contiguous()), "partial", ENTRIES),
     "one row too many": (told(WINDOW, lambda t: torch.cat([t, t[:, :1]], 1)), "partial", WINDOW),
     "one sequence short": (told(WINDOW, lambda t: t[:1].contiguous()), "partial", WINDOW),
