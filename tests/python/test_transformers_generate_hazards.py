@@ -153,7 +153,7 @@ def test_hazard_a_view_keeps_the_storage_that_it_was_cut_from(v4: Any, monkeypat
     kept: list[torch.Tensor] = []
     publish = Store.publish
 
-    def seen(self: Store, keys: Any, written: Any, in_use: Any) -> bool:
+    def seen(self: Store, keys: Any, written: Any, in_use: Any, **more: Any) -> bool:
         for name, blocks in written.items():
             if reuse.pages.groups[name].coverage.rule != 0:  # windows and checkpoints: they wait for their boundary
                 kept.extend(tensor for content in blocks.values() for tensor in content.state.values())
