@@ -488,6 +488,32 @@ def test_a_model_whose_state_is_not_all_in_its_cache_is_refused(v4: Any) -> None
         PrefixReuse(model)
 
 
+def test_a_damaged_page_costs_no_more_than_the_boundaries_that_need_it(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20, replay=False)
+    ids = some_ids(100, seed=16)
+    reuse.forward(ids[:, :90])
+    verdict = reuse.cache.match(reuse.keys(ids[0].tolist()))
+    held = verdict.lease.page_ids("overlap")
+    verdict.lease.cancel()
+    reuse.pages.pools["overlap"][int(held[held >= 0][0]), 0] ^= 1  # of the tip at 90 alone
+    out = reuse.forward(ids)
+    row = out.rows[0]
+    assert (row.usable, row.matched, row.why.check, row.why.group) == (80, 90, hk.Check.INTEGRITY, "overlap")
+    assert torch.allclose(out.logits, whole_logits(v4, ids)[:, 80:], atol=1e-4)
+    metrics = reuse.cache.metrics()
+    assert metrics.false_hits[hk.Check.INTEGRITY][hk.StateKind.TAIL] == 1 and metrics.pending == 0
+
+
+def test_a_recurrent_state_that_will_not_be_read_is_refused() -> None:
+    reuse = PrefixReuse(tiny_models.tiny("qwen3_next"), memory_bytes=8 << 20)
+    past = reuse.forward(some_ids(20)).past
+    layer = past.layers[0]
+    layer.has_previous_state = dict.fromkeys(layer.has_previous_state, False)
+    with pytest.raises(hk.RestoreRefused) as caught:
+        reuse.measured.layout.state(past, 20)
+    assert caught.value.code == "missing" and "has_previous_state" in caught.value.field
+
+
 def test_a_long_prompt_gives_up_its_own_earlier_boundaries(v4: Any) -> None:
     spec = PrefixReuse.spec_of(v4, replay=False)
     pages = {g.name: 40 if isinstance(g.coverage, hk.Prefix) else 4 for g in spec.groups}

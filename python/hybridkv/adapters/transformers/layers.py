@@ -15,6 +15,7 @@ import torch
 
 POSITION = "cumulative_length"
 ENTRIES = "entry_count"
+STARTED = "has_previous_state"
 _CONSTANT = {"_sliding_window_tensor"}
 """Tensors that say how a layer is made, not what it holds."""
 
@@ -59,6 +60,12 @@ def expected_count(layer: Any, path: str, tokens: int) -> int:
         The position.
     """
     return tokens if path == POSITION else tokens // int(layer.compress_rate)
+
+
+def is_started(layer: Any) -> bool:
+    """Whether the layer will go on from the state that it holds; a recurrent layer keeps a flag for that."""
+    flag = getattr(layer, STARTED, True)
+    return all(flag.values()) if isinstance(flag, dict) else bool(flag)
 
 
 def put(layer: Any, path: str, value: Any) -> None:

@@ -212,6 +212,8 @@ def check_position(layout: CacheLayout, past: Any, tokens: int) -> None:
     for index, layer in enumerate(past.layers):
         if getattr(layer, "record_past", False):
             raise refusal("partial", f"layers[{index}].record_past", "a layer that keeps no more than its window", True)
+        if tokens and not cache_layers.is_started(layer):
+            raise refusal("missing", f"layers[{index}].{cache_layers.STARTED}", "a state to go on from", False)
         for path, value in cache_layers.counts(layer).items():
             wanted = cache_layers.expected_count(layer, path, tokens)
             if value != wanted:
@@ -221,8 +223,15 @@ def check_position(layout: CacheLayout, past: Any, tokens: int) -> None:
     for copy in layout.family.copies:
         for index, layer in enumerate(past.layers):
             first, second = cache_layers.get(layer, copy.path), cache_layers.get(layer, copy.of)
-            if first is not second and not torch.equal(first, second):
+            if first is not second and not _same_bytes(first, second):
                 raise refusal("content", f"layers[{index}].{copy.path}", f"the same bytes as {copy.of}", "others")
+
+
+def _same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Compare as bytes: a number that is none equals itself here."""
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    return bool(torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)))
 
 
 def _check_rows(layout: CacheLayout, past: Any, place: Place, tokens: int) -> None:

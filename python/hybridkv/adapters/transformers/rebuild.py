@@ -112,7 +112,7 @@ def _initialise(layer: Any, held: Mapping[str, torch.Tensor]) -> None:
         name, _, entry = path.partition(".")
         if name in ("conv_states", "recurrent_states"):
             layer.lazy_initialization(**{name: tensor}, **({"state_idx": int(entry)} if entry else {}))
-            flag = f"has_previous_state.{entry}" if entry else "has_previous_state"
+            flag = f"{cache_layers.STARTED}.{entry}" if entry else cache_layers.STARTED
             cache_layers.put(layer, flag, True)
 
 

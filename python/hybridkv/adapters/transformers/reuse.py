@@ -33,11 +33,13 @@ from hybridkv.cache import HybridCache
 from hybridkv.errors import ArgumentError
 from hybridkv.identity import Identity
 from hybridkv.keys import BlockKeys, block_keys
+from hybridkv.kinds import Check, Outcome
 from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.spec import CacheSpec
 
 DEFAULT_UNIT_TOKENS = 16
 DEFAULT_MEMORY_BYTES = 1 << 28
+_MOST_DAMAGED = 8  # damaged pages met by one look-up before it is a miss like any other
 
 
 class PrefixReuse:
@@ -288,14 +290,20 @@ class PrefixReuse:
         keys = self.keys(ids)
         formats = self._store.formats
         limit, passed_over = whole_limit(self.cache, keys, ids, self.cache._format_list(formats))
-        verdict = self.cache.match(keys, limit=limit, formats=formats, verify=self._verify)
+        first = verdict = self.cache.match(keys, limit=limit, formats=formats, verify=self._verify)
+        for _ in range(_MOST_DAMAGED):
+            why = verdict.why
+            if verdict.outcome is not Outcome.FALSE_HIT or why is None or why.check is not Check.INTEGRITY:
+                break
+            # The damaged page is out of the way now; boundaries that do not need it may be whole.
+            verdict = self.cache.match(keys, limit=limit, formats=formats, verify=self._verify)
         told = RowReuse(
             tokens=len(ids),
-            matched=verdict.matched_tokens if passed_over is None else passed_over.matched_tokens,
+            matched=first.matched_tokens if passed_over is None else passed_over.matched_tokens,
             usable=verdict.usable_tokens,
             outcome=verdict.outcome,
-            why=verdict.why if passed_over is None else passed_over.why,
-            lost=verdict.lost,
+            why=first.why if passed_over is None else passed_over.why,
+            lost=first.lost,
         )
         if verdict.plan.replay:
             told.replayed = (verdict.plan.resume_tokens, verdict.usable_tokens)
