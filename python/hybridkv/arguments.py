@@ -16,8 +16,22 @@ _MAX_IDS = 2**32 - 3
 
 def integer(field: str, value: object, expected: str) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise ArgumentError(field, expected, value)
+        raise ArgumentError(field, expected, repr(value) if isinstance(value, str) else value)
     return int(value)
+
+
+def flag(field: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ArgumentError(field, "True or False", repr(value))
+    return bool(value)
+
+
+def byte_count(field: str, value: object) -> int:
+    expected = "a number of bytes, at least 1"
+    number = integer(field, value, expected)
+    if not 1 <= number < 2**62:
+        raise ArgumentError(field, expected, value)
+    return number
 
 
 def count(field: str, value: object) -> int:

@@ -32,7 +32,7 @@ class Need:
 
 
 MODELS = (
-    Need("torch", "torch", "torch"),
+    Need("torch", "torch", "transformers"),
     Need("transformers.models.deepseek_v4", "transformers (5.8 or newer)", "transformers"),
 )
 """Of the models of the demo."""

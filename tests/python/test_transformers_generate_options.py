@@ -305,11 +305,19 @@ def test_arguments_that_no_key_stands_for_are_refused(llama: Any, name: str) -> 
     assert_idle(reuse)
 
 
+@pytest.mark.parametrize("new_tokens", [0, -2, 1.5, "4"])
+def test_a_number_of_tokens_is_refused_before_the_prompt_is_run(llama: Any, new_tokens: Any) -> None:
+    reuse = warm(llama, prompts(3, PROMPT))
+    before = reuse.cache.metrics().lookups
+    with pytest.raises(ArgumentError) as caught:
+        reuse.generate(prompts(3, PROMPT), max_new_tokens=new_tokens)
+    assert caught.value.field == "max_new_tokens" and reuse.cache.metrics().lookups == before
+
+
 def test_errors_of_generate_itself_come_through(llama: Any) -> None:
     ids = prompts(3, PROMPT)
     reuse = warm(llama, ids)
     for arguments in (
-        {"max_new_tokens": 0},
         {"max_length": PROMPT},
         {"max_new_tokens": 4, "temperature": -1.0, "do_sample": True},
     ):

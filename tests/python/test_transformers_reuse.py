@@ -362,6 +362,10 @@ def test_bad_inputs_are_refused_by_name(v4: Any, arguments: dict[str, Any], fiel
         ({"tier": "disk"}, hk.ArgumentError, "tier"),
         ({"identity": "me"}, hk.SpecError, "identity"),
         ({"policy": 3}, hk.ArgumentError, "policy"),
+        ({"replay": "no"}, hk.ArgumentError, "replay"),
+        ({"keep_tips": "x"}, hk.ArgumentError, "keep_tips"),
+        ({"weights": 3}, hk.ArgumentError, "weights"),
+        ({"memory_bytes": "1"}, hk.ArgumentError, "memory_bytes"),
     ],
 )
 def test_bad_settings_are_refused_by_name(v4: Any, arguments: dict[str, Any], error: Any, field: str) -> None:

@@ -10,5 +10,6 @@ with importing(__name__, TRANSFORMERS):
     from hybridkv.adapters.transformers.output import ReuseOutput
     from hybridkv.adapters.transformers.reuse import PrefixReuse
     from hybridkv.adapters.transformers.rows import RowReuse
+    from hybridkv.adapters.transformers.weights import checkpoint_digest, weights_digest
 
-__all__ = ["CacheImage", "PrefixReuse", "ReuseOutput", "RowReuse"]
+__all__ = ["CacheImage", "PrefixReuse", "ReuseOutput", "RowReuse", "checkpoint_digest", "weights_digest"]

@@ -86,6 +86,9 @@ class Generation:
                 raise ArgumentError(name, f"none: {meaning}", value)
         if int(self._setting("num_beams") or 1) != 1:
             raise ArgumentError("num_beams", "1: beams fork the cache", self._setting("num_beams"))
+        new_tokens = self._arguments.get("max_new_tokens")
+        if new_tokens is not None and (not isinstance(new_tokens, int) or new_tokens < 1):
+            raise ArgumentError("max_new_tokens", "an int of at least 1", new_tokens)
         self._repeats = int(self._setting("num_return_sequences") or 1)
         if self._repeats > 1 and not self._setting("do_sample"):
             raise ArgumentError("num_return_sequences", "1, or do_sample: greedy search finds one", self._repeats)

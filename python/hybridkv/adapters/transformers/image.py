@@ -183,7 +183,7 @@ class CacheImage:
         self._check_tokens(tokens)
         by_place = self._check_parts(layout)
         self._check_digest()
-        where = torch.device(device) if device is not None else getattr(model, "device", torch.device("cpu"))
+        where = _device(device) if device is not None else getattr(model, "device", torch.device("cpu"))
         data = {place: part.data.to(where) for place, part in by_place.items()}
         past = rebuilt(layout, [{place: t[i] for place, t in data.items()} for i in range(self.batch)], self.position)
         check_position(layout, past, self.position)
@@ -277,6 +277,13 @@ class CacheImage:
         row = row_text(part.data)
         if row != self.producer.row(place.name):
             raise _format_refusal(place.name, self.producer.row(place.name), row, ())
+
+
+def _device(device: Any) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError("device", "a torch.device, or its name", repr(device)) from error
 
 
 def _format_refusal(field: str, expected: object, got: object, found: Sequence[FieldDiff]) -> RestoreRefused:

@@ -28,7 +28,7 @@ from hybridkv.adapters.transformers.runner import Runner
 from hybridkv.adapters.transformers.sizing import default_cache
 from hybridkv.adapters.transformers.store import Store
 from hybridkv.adapters.transformers.whole import whole_limit
-from hybridkv.arguments import count, verify_mode
+from hybridkv.arguments import count, flag, verify_mode
 from hybridkv.cache import HybridCache
 from hybridkv.errors import ArgumentError
 from hybridkv.identity import Identity
@@ -121,7 +121,9 @@ class PrefixReuse:
             raise ArgumentError("tier", "None, until there are tiers", tier)
         self.model = _checked_model(model)
         self._vocabulary = int(model.config.get_text_config().vocab_size)
-        self._replay = replay
+        self._replay = flag("replay", replay)
+        if weights is not None and not isinstance(weights, str):
+            raise ArgumentError("weights", "a str or None", repr(weights))
         self._given_identity = identity
         verify_mode(verify)
         self._verify = verify
@@ -131,7 +133,7 @@ class PrefixReuse:
         self._version = weights_version(model), adapter_state(model)
         spec = self._measured.spec
         self._step = _checkpoint_step(spec.boundary_tokens, checkpoint_tokens, self._runner.single_steps)
-        self._keep_tips = keep_tips
+        self._keep_tips = flag("keep_tips", keep_tips)
         self._chunk = None if chunk_tokens is None else count("chunk_tokens", chunk_tokens)
         self.cache = _fitting(cache, spec) if cache is not None else default_cache(spec, memory_bytes, self._step)
         groups = {group.name: group for group in self.cache.spec.groups}

@@ -51,7 +51,7 @@ class RowReuse:
     replayed: tuple[int, int] | None = None
     computed: int = 0
     stored: list[int] = field(default_factory=list)
-    logits: torch.Tensor | None = None
+    logits: torch.Tensor | None = field(default=None, repr=False)
 
 
 @dataclass

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from hybridkv.adapters.transformers.layout import is_state
-from hybridkv.arguments import count
+from hybridkv.arguments import byte_count
 from hybridkv.cache import HybridCache
 from hybridkv.errors import ArgumentError
 from hybridkv.spec import CacheSpec
@@ -41,7 +41,7 @@ def page_counts(spec: CacheSpec, memory_bytes: int, step: int | None) -> tuple[i
     for group in spec.groups:
         pages = share if is_state(group) else unit / (group.block_tokens or unit)
         per_unit += group.total_page_bytes * pages
-    units = int(count("memory_bytes", memory_bytes) / per_unit)
+    units = int(byte_count("memory_bytes", memory_bytes) / per_unit)
     if units < _LEAST_UNITS:
         raise ArgumentError("memory_bytes", f"at least {int(_LEAST_UNITS * per_unit) + 1}", memory_bytes)
     pages_of = {}
