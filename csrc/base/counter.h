@@ -5,10 +5,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <thread>
 
 #include "base/atomic.h"
+#include "base/thread_slot.h"
 
 namespace hkv {
 
@@ -23,16 +22,11 @@ class Counters {
   }
 
  private:
-  static constexpr std::size_t shard_count = 8;
   struct alignas(cache_line_bytes) Shard {
     std::array<Atom<std::int64_t>, N> value;
   };
-  std::array<Atom<std::int64_t>, N>& shard() {
-    thread_local const std::size_t mine =
-        std::hash<std::thread::id>{}(std::this_thread::get_id()) % shard_count;
-    return shards_[mine].value;
-  }
-  std::array<Shard, shard_count> shards_;
+  std::array<Atom<std::int64_t>, N>& shard() { return shards_[thread_slot()].value; }
+  std::array<Shard, thread_slots> shards_;
 };
 
 }  // namespace hkv

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool of ids as a bitmap: descriptors and pages are handed out and come back here.
+// A pool of ids as a bitmap with summary words: descriptors and pages are handed out and come back here.
 //
 // Thread safety: all operations on any thread.
 // Invariants:
 //  1. A set bit is a free id; an id is handed out by the one CAS that clears its bit.
 //  2. What the last owner did with an id happens before what the next one does: give back releases
 //     (10), take acquires (11).
+//  3. A word with a free id whose summary bit is clear gets it set again by a thread that is under way: whoever
+//     makes the word non-zero sets the bit (14); whoever clears it (19) looks at the word once more and sees what
+//     was given back before the bit was last set, since the clearing acquires that setting. Until then take finds
+//     the id by looking at every word, which it does only where the count says that some id is free.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/atomic.h"
 #include "base/check.h"
+#include "base/thread_slot.h"
 #include "base/types.h"
 
 namespace hkv {
@@ -21,15 +29,21 @@ class IdPool {
  public:
   // Requires: 0 < count < 2^32 - 1.
   explicit IdPool(std::uint32_t count)
-      : count_(count), word_count_((count + 63) / 64), words_(new Atom<std::uint64_t>[word_count_]) {
+      : count_(count),
+        word_count_((count + 63) / 64),
+        summary_count_((word_count_ + 63) / 64),
+        words_(new Atom<std::uint64_t>[word_count_]),
+        summary_(new Atom<std::uint64_t>[summary_count_]) {
     reset();
   }
 
   // Makes every id free. Requires: no other call in flight.
   void reset() {
-    for (std::uint32_t i = 0; i < word_count_; ++i) words_[i].store(full_word(i));
+    for (std::uint32_t i = 0; i < word_count_; ++i) words_[i].store(full_word(count_, i));
+    for (std::uint32_t i = 0; i < summary_count_; ++i) summary_[i].store(full_word(word_count_, i));
     free_.store(count_);
-    hint_.store(0);
+    // Threads begin apart, so that they meet only where ids run short.
+    for (std::uint32_t i = 0; i < thread_slots; ++i) hints_[i].word.store(i * word_count_ / thread_slots);
   }
 
   std::uint32_t count() const { return count_; }
@@ -37,49 +51,133 @@ class IdPool {
   std::uint32_t free_count() const { return free_.load(); }
   bool is_free(std::uint32_t id) const { return words_[id / 64].load() >> (id % 64) & 1; }
 
-  // Takes a free id, or none_u32 where a whole scan saw none. Progress: lock-free (a lost CAS means
-  // that another thread took or gave back an id).
+  // Takes a free id, or none_u32 where a whole scan saw none. Progress: lock-free.
   std::uint32_t take() {
-    const std::uint32_t start = hint_.load();
-    for (std::uint32_t step = 0; step < word_count_; ++step) {
-      std::uint32_t at_word = start + step;
-      if (at_word >= word_count_) at_word -= word_count_;
-      std::uint64_t bits = words_[at_word].load();
-      while (bits != 0) {
-        const std::uint64_t rest = bits & (bits - 1);
-        // (11) acquire-CAS synchronizes-with (10)
-        if (words_[at_word].compare_exchange(bits, rest, at(11, acquire))) {
-          if (step != 0) hint_.store(at_word);
-          free_.fetch_sub(1);
-          return at_word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-        }
-      }
-    }
-    return none_u32;
+    std::uint32_t id = none_u32;
+    take_some({&id, 1});
+    return id;
+  }
+
+  // Fills `out` from the front with free ids. Returns: how many; fewer than asked where a whole scan saw no
+  // more. Progress: lock-free (a lost CAS means that another thread took or gave back an id).
+  std::size_t take_some(std::span<std::uint32_t> out) {
+    std::size_t taken = take_by_summary(out);
+    if (taken == out.size() || free_.load() == 0) return taken;
+    for (std::uint32_t i = 0; i < word_count_ && taken < out.size(); ++i)
+      taken += take_from(i, out.subspan(taken));
+    return taken;
   }
 
   // Gives an id back. Requires: the caller owns it. Progress: wait-free.
-  void give_back(std::uint32_t id) {
-    const std::uint64_t bit = std::uint64_t{1} << (id % 64);
-    free_.fetch_add(1);  // before the id can be taken and counted off again: the count never wraps below 0
-    // (10) release-RMW synchronizes-with (11)
-    const std::uint64_t before = words_[id / 64].fetch_or(bit, at(10, release));
-    HKV_CHECK((before & bit) == 0);
-    hint_.store(id / 64);  // in a full pool the one free id is where one came back last
+  void give_back(std::uint32_t id) { give_back_word(id / 64, std::uint64_t{1} << (id % 64), 1); }
+
+  // Gives ids back, neighbours of one word at once. Requires: the caller owns them. Progress: wait-free.
+  void give_back_some(std::span<const std::uint32_t> ids) {
+    for (std::size_t i = 0; i < ids.size();) {
+      const std::uint32_t word = ids[i] / 64;
+      std::uint64_t bits = 0;
+      std::uint32_t n = 0;
+      for (; i < ids.size() && ids[i] / 64 == word; ++i, ++n) {
+        const std::uint64_t bit = std::uint64_t{1} << (ids[i] % 64);
+        HKV_CHECK((bits & bit) == 0);
+        bits |= bit;
+      }
+      give_back_word(word, bits, n);
+    }
   }
 
-  std::size_t bytes() const { return word_count_ * sizeof(std::uint64_t); }
+  // Whether every word with a free id is in the summary. Requires: idle.
+  bool summary_holds() const {
+    for (std::uint32_t i = 0; i < word_count_; ++i) {
+      if (words_[i].load() != 0 && (summary_[i / 64].load() >> (i % 64) & 1) == 0) return false;
+    }
+    return true;
+  }
+
+  std::size_t bytes() const { return (word_count_ + summary_count_) * sizeof(std::uint64_t); }
 
  private:
-  std::uint64_t full_word(std::uint32_t i) const {
-    const std::uint32_t left = count_ - i * 64;
+  struct alignas(cache_line_bytes) Hint {
+    Atom<std::uint32_t> word;
+  };
+
+  static std::uint64_t full_word(std::uint32_t count, std::uint32_t i) {
+    const std::uint32_t left = count - i * 64;
     return left >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << left) - 1;
   }
 
-  std::uint32_t count_, word_count_;
-  std::unique_ptr<Atom<std::uint64_t>[]> words_;
+  std::size_t take_by_summary(std::span<std::uint32_t> out) {
+    Atom<std::uint32_t>& hint = hints_[thread_slot()].word;
+    const std::uint32_t start = hint.load();
+    std::size_t taken = 0;
+    // The summary word of the hint comes twice: from the hint on, and at the end the part before it.
+    for (std::uint32_t step = 0; step <= summary_count_; ++step) {
+      std::uint32_t at_word = start / 64 + step;
+      if (at_word >= summary_count_) at_word -= summary_count_;
+      std::uint64_t some = summary_[at_word].load();
+      if (step == 0) some &= ~std::uint64_t{0} << (start % 64);
+      for (; some != 0; some &= some - 1) {
+        const std::uint32_t word = at_word * 64 + static_cast<std::uint32_t>(std::countr_zero(some));
+        taken += take_from(word, out.subspan(taken));
+        if (taken == out.size()) {
+          if (word != start) hint.store(word);
+          return taken;
+        }
+      }
+    }
+    return taken;
+  }
+
+  // Takes as many ids of one word as `out` wants, in one CAS.
+  std::size_t take_from(std::uint32_t word, std::span<std::uint32_t> out) {
+    std::uint64_t bits = words_[word].load();
+    for (;;) {
+      if (bits == 0) {
+        clear_summary(word);
+        return 0;
+      }
+      std::uint64_t rest = bits;
+      const std::size_t n = std::min<std::size_t>(out.size(), static_cast<std::size_t>(std::popcount(bits)));
+      if (n == static_cast<std::size_t>(std::popcount(bits))) {
+        rest = 0;
+      } else {
+        for (std::size_t i = 0; i < n; ++i) rest &= rest - 1;
+      }
+      // (11) acquire-CAS synchronizes-with (10)
+      if (!words_[word].compare_exchange(bits, rest, at(11, acquire))) continue;
+      free_.fetch_sub(static_cast<std::uint32_t>(n));
+      std::uint64_t mine = bits & ~rest;
+      for (std::size_t i = 0; i < n; ++i, mine &= mine - 1)
+        out[i] = word * 64 + static_cast<std::uint32_t>(std::countr_zero(mine));
+      if (rest == 0) clear_summary(word);
+      return n;
+    }
+  }
+
+  void clear_summary(std::uint32_t word) {
+    const std::uint64_t bit = std::uint64_t{1} << (word % 64);
+    // (19) acquire-RMW synchronizes-with (14): the word read below holds what was given back before that.
+    summary_[word / 64].fetch_and(~bit, at(19, acquire));
+    if (words_[word].load() != 0) set_summary(word);
+  }
+
+  void set_summary(std::uint32_t word) {
+    // (14) release-RMW synchronizes-with (19)
+    summary_[word / 64].fetch_or(std::uint64_t{1} << (word % 64), at(14, release));
+  }
+
+  void give_back_word(std::uint32_t word, std::uint64_t bits, std::uint32_t n) {
+    free_.fetch_add(n);  // before the ids can be taken and counted off again: the count never wraps below 0
+    // (10) release-RMW synchronizes-with (11)
+    const std::uint64_t before = words_[word].fetch_or(bits, at(10, release));
+    HKV_CHECK((before & bits) == 0);
+    if (before == 0) set_summary(word);
+  }
+
+  std::uint32_t count_, word_count_, summary_count_;
+  std::unique_ptr<Atom<std::uint64_t>[]> words_, summary_;
   Atom<std::uint32_t> free_;
-  Atom<std::uint32_t> hint_;
+  std::array<Hint, thread_slots> hints_;
 };
 
 }  // namespace hkv

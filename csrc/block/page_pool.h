@@ -6,8 +6,11 @@
 // edge is the block's publish (5). Its fields are atomics because a stale reader may look while a new
 // owner writes; it throws away what it read.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/atomic.h"
 #include "base/types.h"
@@ -41,11 +44,20 @@ class PagePool {
   // Hands a page out and counts it, or no_page. Progress: lock-free.
   PageId take() {
     const std::uint32_t id = ids_.take();
-    if (id == none_u32) return no_page;
-    PageRecord& record = records_[id];
-    record.handouts.store(record.handouts.load() + 1);  // the taker is alone
-    record.fingerprinted.store(0);
-    return PageId{id};
+    return id == none_u32 ? no_page : handed_out(id);
+  }
+  // Hands pages out into `out` from its front. Returns: how many; fewer than asked where no more were free.
+  // Progress: lock-free.
+  std::size_t take_some(std::span<PageId> out) {
+    std::array<std::uint32_t, 64> ids;
+    std::size_t taken = 0;
+    while (taken < out.size()) {
+      const std::size_t wanted = std::min(ids.size(), out.size() - taken);
+      const std::size_t n = ids_.take_some({ids.data(), wanted});
+      for (std::size_t i = 0; i < n; ++i) out[taken++] = handed_out(ids[i]);
+      if (n < wanted) break;
+    }
+    return taken;
   }
   void reset() { ids_.reset(); }
   void give_back(PageId page) { ids_.give_back(index(page)); }
@@ -56,6 +68,13 @@ class PagePool {
   std::size_t bytes() const { return ids_.bytes() + std::size_t{ids_.count()} * sizeof(PageRecord); }
 
  private:
+  PageId handed_out(std::uint32_t id) {
+    PageRecord& record = records_[id];
+    record.handouts.store(record.handouts.load() + 1);  // the taker is alone
+    record.fingerprinted.store(0);
+    return PageId{id};
+  }
+
   IdPool ids_;
   std::unique_ptr<PageRecord[]> records_;
 };

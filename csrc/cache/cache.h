@@ -207,7 +207,7 @@ class HybridCache {
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const;
-  void take_entry(Fill& fill, int group, Fill::Entry& entry);
+  void take_pages(Fill& fill, int group, std::vector<PageId>& scratch);
   enum class Claim : std::uint8_t { Taken, Lost, Full };
   Claim claim_entry(Fill& fill, int group, Fill::Entry& entry);
   void renote_tips(const KeyChain& keys, int group, const Fill::Entry& entry, DescriptorId id);

@@ -76,8 +76,13 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
   }
   live_fills_.fetch_add(1);
   try {
+    std::vector<PageId> pages;
+    for (int g = 0; g < store_.group_count(); ++g) take_pages(*fill, g, pages);
     for (int g = 0; g < store_.group_count(); ++g) {
-      for (Fill::Entry& entry : fill->entries[g]) take_entry(*fill, g, entry);
+      for (Fill::Entry& entry : fill->entries[g]) {
+        // Where another is filling the block the page stays private.
+        if (claim_entry(*fill, g, entry) == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
+      }
     }
   } catch (const Error&) {
     abort(*fill, false);
@@ -87,15 +92,21 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
   return fill;
 }
 
-// Takes a page and claims the block for it; where another is filling the block the page stays private.
-void HybridCache::take_entry(Fill& fill, int group, Fill::Entry& entry) {
-  entry.page = store_.pool(group).take();
-  if (entry.page == no_page) {
-    throw OutOfPagesError(layout_.groups[group].name, 1, 0);
+// Takes a page for each entry of a group, private until it is claimed. Throws Error(OutOfPages) where others were
+// faster; the pages taken by then are the fill's to give back.
+void HybridCache::take_pages(Fill& fill, int group, std::vector<PageId>& scratch) {
+  std::vector<Fill::Entry>& entries = fill.entries[group];
+  scratch.resize(entries.size());
+  const std::size_t taken = store_.pool(group).take_some(scratch);
+  private_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
+  for (std::size_t i = 0; i < taken; ++i) {
+    entries[i].page = scratch[i];
+    entries[i].state = Fill::State::Private;
   }
-  entry.state = Fill::State::Private;
-  private_pages_[group].fetch_add(1);
-  if (claim_entry(fill, group, entry) == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
+  if (taken < entries.size()) {
+    throw OutOfPagesError(layout_.groups[group].name, static_cast<long long>(entries.size()),
+                          static_cast<long long>(taken));
+  }
 }
 
 // Returns: Taken where the block is now this fill's, Lost where it is another's or cannot be found, Full where

@@ -106,6 +106,22 @@ struct PoolOfTwo : rl::test_suite<PoolOfTwo, 2> {
   void after() { RL_ASSERT(ids.free_count() == 0); }
 };
 
+// The last id of a word goes as another comes back: the summary bit is there when all is quiet, else later takers
+// would have to look at every word.
+struct SummaryFollows : rl::test_suite<SummaryFollows, 2> {
+  IdPool ids{1};
+  std::uint32_t held = none_u32;
+  void before() { held = ids.take(); }
+  void thread(unsigned t) {
+    if (t == 0) {
+      ids.give_back(held);
+    } else {
+      ids.take();
+    }
+  }
+  void after() { RL_ASSERT(ids.summary_holds()); }
+};
+
 // A spare object goes from one user to the next with all that was done to it.
 struct SparesHandOver : rl::test_suite<SparesHandOver, 2> {
   struct Item {
@@ -130,6 +146,7 @@ int main() {
   ok &= search<RefreshSameWord>("refresh, the same word");
   ok &= search<PoolHandsOver>("pool of one id");
   ok &= search<PoolOfTwo>("pool of two ids");
+  ok &= search<SummaryFollows>("summary of a pool");
   ok &= search<SparesHandOver>("spares hand over");
   return !ok;
 }
