@@ -141,7 +141,9 @@ def test_demo_without_torch_names_the_extra_and_replays_the_traces(
 ) -> None:
     assert cli.main(["demo", "--trace", trace, "--model", "gemma-3-4b"]) == 0
     printed = capsys.readouterr()
-    assert re.search(r"^No models: torch.* not installed: pip install 'hybridkv\[transformers", printed.out, re.MULTILINE)
+    assert re.search(
+        r"^No models: torch.* not installed: pip install 'hybridkv\[transformers", printed.out, re.MULTILINE
+    )
     assert "two: 2 requests, 2.6k prompt tokens" in printed.out
     assert printed.err == ""
 

@@ -353,7 +353,7 @@ def test_bad_inputs_are_refused_by_name(v4: Any, arguments: dict[str, Any], fiel
 @pytest.mark.parametrize(
     ("arguments", "error", "field"),
     [
-        ({"unit_tokens": 10}, hk.SpecError, "tokens_per_row"),
+        ({"unit_tokens": 10}, hk.ArgumentError, "unit_tokens"),
         ({"unit_tokens": 0}, hk.ArgumentError, "unit_tokens"),
         ({"checkpoint_tokens": 24}, hk.ArgumentError, "checkpoint_tokens"),
         ({"memory_bytes": 1000}, hk.ArgumentError, "memory_bytes"),

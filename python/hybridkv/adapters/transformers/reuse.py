@@ -354,7 +354,10 @@ def _checked_policy(policy: Any) -> EvictionPolicy:
 def _unit_of(model: Any, unit_tokens: int | None) -> int:
     if unit_tokens is None:
         return least_unit(model.config, DEFAULT_UNIT_TOKENS)
-    return count("unit_tokens", unit_tokens)
+    unit, step = count("unit_tokens", unit_tokens), least_unit(model.config)
+    if unit % step:
+        raise ArgumentError("unit_tokens", f"a multiple of {step}, of every compression ratio of the model", unit)
+    return unit
 
 
 def _checkpoint_step(unit: int, checkpoint_tokens: int | None, single_steps: bool) -> int | None:
