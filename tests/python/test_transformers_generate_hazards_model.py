@@ -18,7 +18,7 @@ from conversations import GREEDY, answered, assert_idle, in_chunks, logits_of, p
 from hybridkv import HybridCache  # noqa: E402
 from hybridkv.adapters.transformers import PrefixReuse  # noqa: E402
 from hybridkv.adapters.transformers.runner import Runner  # noqa: E402
-from hybridkv.errors import ArgumentError, RestoreRefused, UnsupportedModel  # noqa: E402
+from hybridkv.errors import ArgumentError, UnsupportedModel  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_hazard_there_is_more_than_one_way_to_bfloat16() -> None:
     assert ours.groups != theirs.groups and ours.identity != theirs.identity
     with pytest.raises(ArgumentError) as caught:
         PrefixReuse(loaded, cache=HybridCache(ours, blocks=32))
-    assert caught.value.field == "cache"
+    assert caught.value.field.startswith("cache.spec.groups[")
     for model in (cast, loaded):
         reuse = made(model)
         ids = prompts()
@@ -135,9 +135,8 @@ def test_hazard_attention_to_later_tokens() -> None:
 def test_hazard_autocast_makes_rows_of_another_dtype(v4: Any) -> None:
     reuse = made(v4)
     ids = prompts()
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RestoreRefused) as caught:
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ArgumentError, match="autocast"):
         reuse.generate(ids, **GREEDY)
-    assert caught.value.code == "format"
     assert_idle(reuse)
     assert torch.equal(reuse.generate(ids, **GREEDY), answered(v4, ids))
 

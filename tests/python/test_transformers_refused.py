@@ -33,9 +33,18 @@ def v4() -> Any:
 
 def test_rows_of_another_dtype_are_refused(v4: Any) -> None:
     reuse = PrefixReuse(v4, memory_bytes=8 << 20)
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(hk.RestoreRefused) as caught:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(hk.ArgumentError, match="autocast"):
         reuse.forward(some_ids(40))
-    assert caught.value.code == "format"
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(hk.ArgumentError, match="autocast"):
+        PrefixReuse(v4, memory_bytes=8 << 20)
+    attention = v4.model.layers[0].self_attn
+    forward = attention.kv_proj.forward
+    attention.kv_proj.forward = lambda x: forward(x).to(torch.bfloat16).double()  # as some wrapper might
+    try:
+        with pytest.raises((hk.RestoreRefused, RuntimeError)):
+            reuse.forward(some_ids(40))
+    finally:
+        del attention.kv_proj.forward
     assert reuse.cache.metrics().pending == 0 and reuse.cache.metrics().leaks == 0
 
 
@@ -211,3 +220,33 @@ def test_a_recurrent_state_that_will_not_be_read_is_refused() -> None:
     with pytest.raises(hk.RestoreRefused) as caught:
         reuse.measured.layout.state(past, 20)
     assert caught.value.code == "missing" and "has_previous_state" in caught.value.field
+
+
+def test_pools_that_were_exchanged_are_refused(v4: Any) -> None:
+    reuse = PrefixReuse(v4, memory_bytes=8 << 20)
+    reuse.cache.bind("swa", reuse.pages.arrays("swa").copy())
+    with pytest.raises(hk.ArgumentError, match="'swa'"):
+        reuse.forward(some_ids(20))
+
+
+def test_a_model_of_another_dtype_than_before_is_refused() -> None:
+    model = tiny_models.tiny("llama")
+    reuse = PrefixReuse(model, memory_bytes=8 << 20)
+    model.to(torch.float64)
+    with pytest.raises(hk.ArgumentError, match="as when this PrefixReuse was made"):
+        reuse.forward(some_ids(20))
+
+
+def test_a_part_of_the_model_in_training_mode_is_refused(v4: Any) -> None:
+    model = tiny_deepseek_v4(9)
+    model.model.layers[2].train()
+    with pytest.raises(hk.ArgumentError, match=r"layers\.2"):
+        PrefixReuse(model)
+
+
+def test_a_cache_over_another_spec_is_refused_by_the_field(v4: Any) -> None:
+    for settings, field in (({"replay": False}, "rebuildable"), ({"unit_tokens": 32}, "unit_tokens")):
+        other = PrefixReuse.spec_of(v4, **settings)
+        with pytest.raises(hk.ArgumentError) as caught:
+            PrefixReuse(v4, cache=hk.HybridCache(other, blocks=64))
+        assert caught.value.field.endswith(field) and len(str(caught.value)) < 400

@@ -211,6 +211,22 @@ def test_other_weights_are_another_namespace(written: str) -> None:
     assert reuse.forward(torch.cat([ids, ids[:, :2]], dim=1)).rows[0].usable == 80
 
 
+@pytest.mark.parametrize("change", ["frequencies", "attention"])
+def test_other_settings_are_another_namespace(change: str) -> None:
+    model = tiny_models.tiny("llama")
+    reuse = PrefixReuse(model, memory_bytes=8 << 20)
+    ids = some_ids(80, seed=17)
+    reuse.forward(ids[:, :64])
+    assert reuse.forward(ids).rows[0].usable == 64
+    if change == "frequencies":
+        model.model.rotary_emb.inv_freq.mul_(0.5)  # a buffer that no checkpoint holds
+    else:
+        model.set_attn_implementation("sdpa")
+    out = reuse.forward(ids)
+    assert out.rows[0].outcome is hk.Outcome.MISS
+    assert torch.allclose(out.logits, whole_logits(model, ids), atol=1e-4)
+
+
 def test_a_name_for_the_weights_stands_for_them_until_they_change() -> None:
     model = tiny_deepseek_v4(4)
     ids = some_ids(80, seed=13)
@@ -245,7 +261,7 @@ class Adapted(torch.nn.Module):
 def test_an_adapter_that_is_switched_off_is_another_namespace() -> None:
     model = tiny_deepseek_v4(4)
     attention = model.model.layers[1].self_attn
-    attention.kv_proj = Adapted(attention.kv_proj)
+    attention.kv_proj = Adapted(attention.kv_proj).eval()
     reuse = PrefixReuse(model, memory_bytes=8 << 20)
     ids = some_ids(80, seed=13)
     reuse.forward(ids[:, :64])

@@ -20,14 +20,16 @@ _ADAPTER_FACTS = ("active_adapter", "active_adapters", "_active_adapter", "_disa
 
 
 def weights_version(model: Any) -> int:
-    """Return a number that moves where a parameter or a buffer is exchanged or written, in this process.
+    """Return a number that moves where a parameter or buffer is exchanged or written, or a setting is changed.
 
     Torch counts writes into a tensor, but not those through ``tensor.data``, which is how adapters are merged: eight
     elements of each tensor are read besides. A write through ``.data`` that spares all eight goes unseen.
     """
     tensors = [*model.parameters(), *model.buffers()]
     versions = tuple((id(t), t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
-    return hash((versions, _sampled(tensors), repr(model.config.to_dict())))
+    config = model.config
+    switches = [getattr(config, name, None) for name in ("_attn_implementation", "_experts_implementation")]
+    return hash((versions, _sampled(tensors), repr(config.to_dict()), repr(switches)))
 
 
 def _sampled(tensors: Iterable[torch.Tensor]) -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,7 @@ class PrefixReuse:
         self._pages = Pages(self._measured.layout, groups, self._measured.shapes, self.cache.pages)
         for name in groups:
             self.cache.bind(name, self._pages.arrays(name))
+        self._bound = {name: self.cache._bound[name] for name in groups}
         self._store = Store(
             self.cache, self._pages, LruPolicy(self.cache) if policy is None else _checked_policy(policy)
         )
@@ -316,6 +318,9 @@ class PrefixReuse:
     def _refresh(self) -> None:
         """Weights that were changed in place, or other adapters, make other states: a namespace of their own."""
         _checked_model(self.model)
+        for name, bound in self._bound.items():
+            if not self.cache._closed and self.cache._bound.get(name) is not bound:
+                raise ArgumentError("cache", f"the pool of {name!r} that was made here", "another one, bound since")
         version = weights_version(self.model), adapter_state(self.model)
         if version == self._version:
             return
@@ -327,6 +332,12 @@ class PrefixReuse:
             replay=self._replay,
             identity=self._given_identity,
         )
+        if again.shapes != self._pages.shapes:
+            changed = next(
+                place for place in self._pages.shapes if again.shapes.get(place) != self._pages.shapes[place]
+            )
+            expected = f"rows of {self._pages.shapes[changed]} in {changed.name}, as when this PrefixReuse was made"
+            raise ArgumentError("model", expected, again.shapes.get(changed))
         self._measured, self._version = again, version
         self._store.formats = {group.name: group.format for group in again.spec.groups if group.format is not None}
 
@@ -339,8 +350,12 @@ def _as_rows(input_ids: Any) -> torch.Tensor:
 def _checked_model(model: Any) -> Any:
     if not isinstance(model, PreTrainedModel) or not model.can_generate():
         raise ArgumentError("model", "a causal language model of transformers", type(model).__name__)
-    if model.training:
-        raise ArgumentError("model", "a model in eval mode", "one in training mode")
+    for name, module in model.named_modules():
+        if module.training:
+            raise ArgumentError("model", "a model in eval mode", f"{name or 'the model'} in training mode")
+    kind = torch.device(model.device).type
+    if torch.is_autocast_enabled(kind):
+        raise ArgumentError("model", "no autocast around it: rows would be of another dtype", f"autocast on {kind}")
     return model
 
 
@@ -372,8 +387,18 @@ def _checkpoint_step(unit: int, checkpoint_tokens: int | None, single_steps: boo
 def _fitting(cache: HybridCache, spec: CacheSpec) -> HybridCache:
     if not isinstance(cache, HybridCache):
         raise ArgumentError("cache", "a HybridCache", type(cache).__name__)
-    if cache.spec.unit_tokens != spec.unit_tokens or cache.spec.groups != spec.groups:
-        raise ArgumentError("cache", "a cache over PrefixReuse.spec_of(model, ...)", cache.spec)
+    if cache.spec.unit_tokens != spec.unit_tokens:
+        raise ArgumentError("cache.spec.unit_tokens", spec.unit_tokens, cache.spec.unit_tokens)
+    names = [group.name for group in spec.groups]
+    if names != [group.name for group in cache.spec.groups]:
+        raise ArgumentError("cache.spec.groups", names, [group.name for group in cache.spec.groups])
+    for ours, theirs in zip(spec.groups, cache.spec.groups, strict=True):
+        for field in fields(ours):
+            wanted, got = getattr(ours, field.name), getattr(theirs, field.name)
+            if wanted != got:
+                if field.name == "format" and wanted is not None and got is not None:
+                    wanted, got = ([getattr(diff, side) for diff in wanted.diff(got)] for side in ("ours", "theirs"))
+                raise ArgumentError(f"cache.spec.groups[{ours.name!r}].{field.name}", wanted, got)
     if cache._bound:
         raise ArgumentError("cache", "a cache without pools: they are made here", f"pools of {sorted(cache._bound)}")
     return cache

@@ -33,7 +33,7 @@ def weights_digest(model: Any) -> str:
     Parameters
     ----------
     model : torch.nn.Module
-        All parameters and persistent buffers count: name, dtype, shape and content. A tensor of several names
+        All parameters and buffers count: name, dtype, shape and content. A tensor of several names
         (tied parameters) is read once and counts with all of them.
 
     Returns
@@ -49,7 +49,8 @@ def weights_digest(model: Any) -> str:
     """
     names: dict[int, list[str]] = {}
     tensors: dict[int, torch.Tensor] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    # Buffers that are not saved count too: frequencies of a rotary embedding are among them.
+    for name, tensor in {**dict(model.named_buffers()), **model.state_dict(keep_vars=True)}.items():
         if isinstance(tensor, torch.Tensor):
             names.setdefault(id(tensor), []).append(name)
             tensors[id(tensor)] = tensor.detach()
