@@ -64,6 +64,27 @@ def test_planes(timer, smoke):
         timer.figure("the same, 4096 x 6 (1M tokens at unit 256)", [figures["planes_4096_ns"]], unit="ns")
 
 
+def test_pool(timer, smoke):
+    figures = timer.benchmark.pedantic(figures_of, args=("pool", smoke), rounds=1)
+    assert figures["free_at_end"] == 1
+    if smoke:
+        return
+    for name, operation, must in (
+        ("pool64_1", "take and give back a page, 64 at a time", 1.0),
+        ("pool64_2", "the same, two threads", 0.55),
+        ("tight64_1", "the same, 1.6 % free and scattered", 12),
+        ("pool1_1", "one at a time", None),
+    ):
+        timer.figure(operation, [figures[f"{name}_ns"]], must=must, unit="ns")
+    for name, operation in (
+        ("times_mutexed_2", "mutexed vector over pool, 64 at a time, two threads"),
+        ("times_treiber_2", "Treiber stack over pool, one at a time, two threads"),
+    ):
+        timer.figure(operation, [figures[name]], unit="times", at_least=True)
+    timer.figure("pages a second, two threads over one", [figures["threads_1_to_2"]], must=1.85, unit="times",
+                 at_least=True)  # fmt: skip
+
+
 def test_match_in_the_core(timer, smoke):
     figures = timer.benchmark.pedantic(figures_of, args=("match", smoke), rounds=1)
     for name, value in figures.items():

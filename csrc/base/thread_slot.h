@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small number for the calling thread, so that threads can keep what is theirs on lines of their own.
 //
-// Thread safety: wait-free. Two threads may share a number: what lies at it is shared memory all the same.
+// Thread safety: wait-free. Numbers go round: two threads may share one, so what lies at it is shared memory
+// all the same.
 #pragma once
 #include <cstddef>
-#ifndef HKV_RELACY
-#include <functional>
-#include <thread>
-#endif
+
+#include "base/atomic.h"
 
 namespace hkv {
 
@@ -17,8 +16,8 @@ inline std::size_t thread_slot() {
 #ifdef HKV_RELACY
   return 0;  // the checker's threads are fibres of one
 #else
-  thread_local const std::size_t mine =
-      std::hash<std::thread::id>{}(std::this_thread::get_id()) % thread_slots;
+  static Atom<std::uint32_t> next;
+  thread_local const std::size_t mine = next.fetch_add(1) % thread_slots;
   return mine;
 #endif
 }

@@ -6,10 +6,11 @@
 //  1. A set bit is a free id; an id is handed out by the one CAS that clears its bit.
 //  2. What the last owner did with an id happens before what the next one does: give back releases
 //     (10), take acquires (11).
-//  3. A word with a free id whose summary bit is clear gets it set again by a thread that is under way: whoever
-//     makes the word non-zero sets the bit (14); whoever clears it (19) looks at the word once more and sees what
-//     was given back before the bit was last set, since the clearing acquires that setting. Until then take finds
-//     the id by looking at every word, which it does only where the count says that some id is free.
+//  3. A word with a free id has its summary bit set when all is quiet. Whoever takes the last id of a word leaves
+//     the bit; a taker that finds the word empty clears it (19) and looks at the word once more (22); whoever gives
+//     an id back (10) looks at the bit afterwards (14) and sets it where it is clear. All four are in one order, so
+//     that of a giver and a clearer who meet at least one sees the other, and sets the bit. Until then take finds the
+//     id by looking at every word, which it does before it says that there is none.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -41,14 +42,20 @@ class IdPool {
   void reset() {
     for (std::uint32_t i = 0; i < word_count_; ++i) words_[i].store(full_word(count_, i));
     for (std::uint32_t i = 0; i < summary_count_; ++i) summary_[i].store(full_word(word_count_, i));
-    free_.store(count_);
     // Threads begin apart, so that they meet only where ids run short.
-    for (std::uint32_t i = 0; i < thread_slots; ++i) hints_[i].word.store(i * word_count_ / thread_slots);
+    for (std::uint32_t i = 0; i < thread_slots; ++i) {
+      own_[i].hint.store(static_cast<std::uint32_t>(std::uint64_t{i} * word_count_ / thread_slots));
+      own_[i].given.store(0);
+    }
   }
 
   std::uint32_t count() const { return count_; }
-  // A count that was true at some moment; exact when idle. Progress: wait-free.
-  std::uint32_t free_count() const { return free_.load(); }
+  // Exact when idle; else near the truth, and never outside [0, count()]. Progress: wait-free.
+  std::uint32_t free_count() const {
+    std::int64_t free = count_;
+    for (const Own& own : own_) free += own.given.load();
+    return static_cast<std::uint32_t>(std::clamp<std::int64_t>(free, 0, count_));
+  }
   bool is_free(std::uint32_t id) const { return words_[id / 64].load() >> (id % 64) & 1; }
 
   // Takes a free id, or none_u32 where a whole scan saw none. Progress: lock-free.
@@ -62,28 +69,31 @@ class IdPool {
   // more. Progress: lock-free (a lost CAS means that another thread took or gave back an id).
   std::size_t take_some(std::span<std::uint32_t> out) {
     std::size_t taken = take_by_summary(out);
-    if (taken == out.size() || free_.load() == 0) return taken;
     for (std::uint32_t i = 0; i < word_count_ && taken < out.size(); ++i)
       taken += take_from(i, out.subspan(taken));
+    own_[thread_slot()].given.fetch_sub(static_cast<std::int64_t>(taken));
     return taken;
   }
 
   // Gives an id back. Requires: the caller owns it. Progress: wait-free.
-  void give_back(std::uint32_t id) { give_back_word(id / 64, std::uint64_t{1} << (id % 64), 1); }
+  void give_back(std::uint32_t id) {
+    give_back_word(id / 64, std::uint64_t{1} << (id % 64));
+    own_[thread_slot()].given.fetch_add(1);
+  }
 
   // Gives ids back, neighbours of one word at once. Requires: the caller owns them. Progress: wait-free.
   void give_back_some(std::span<const std::uint32_t> ids) {
     for (std::size_t i = 0; i < ids.size();) {
       const std::uint32_t word = ids[i] / 64;
       std::uint64_t bits = 0;
-      std::uint32_t n = 0;
-      for (; i < ids.size() && ids[i] / 64 == word; ++i, ++n) {
+      for (; i < ids.size() && ids[i] / 64 == word; ++i) {
         const std::uint64_t bit = std::uint64_t{1} << (ids[i] % 64);
         HKV_CHECK((bits & bit) == 0);
         bits |= bit;
       }
-      give_back_word(word, bits, n);
+      give_back_word(word, bits);
     }
+    own_[thread_slot()].given.fetch_add(static_cast<std::int64_t>(ids.size()));
   }
 
   // Whether every word with a free id is in the summary. Requires: idle.
@@ -97,8 +107,10 @@ class IdPool {
   std::size_t bytes() const { return (word_count_ + summary_count_) * sizeof(std::uint64_t); }
 
  private:
-  struct alignas(cache_line_bytes) Hint {
-    Atom<std::uint32_t> word;
+  // What a thread keeps on a line of its own: where it looks first, and what it gave back less what it took.
+  struct alignas(cache_line_bytes) Own {
+    Atom<std::uint32_t> hint;
+    Atom<std::int64_t> given;
   };
 
   static std::uint64_t full_word(std::uint32_t count, std::uint32_t i) {
@@ -107,7 +119,7 @@ class IdPool {
   }
 
   std::size_t take_by_summary(std::span<std::uint32_t> out) {
-    Atom<std::uint32_t>& hint = hints_[thread_slot()].word;
+    Atom<std::uint32_t>& hint = own_[thread_slot()].hint;
     const std::uint32_t start = hint.load();
     std::size_t taken = 0;
     // The summary word of the hint comes twice: from the hint on, and at the end the part before it.
@@ -145,39 +157,34 @@ class IdPool {
       }
       // (11) acquire-CAS synchronizes-with (10)
       if (!words_[word].compare_exchange(bits, rest, at(11, acquire))) continue;
-      free_.fetch_sub(static_cast<std::uint32_t>(n));
       std::uint64_t mine = bits & ~rest;
       for (std::size_t i = 0; i < n; ++i, mine &= mine - 1)
         out[i] = word * 64 + static_cast<std::uint32_t>(std::countr_zero(mine));
-      if (rest == 0) clear_summary(word);
       return n;
     }
   }
 
   void clear_summary(std::uint32_t word) {
     const std::uint64_t bit = std::uint64_t{1} << (word % 64);
-    // (19) acquire-RMW synchronizes-with (14): the word read below holds what was given back before that.
-    summary_[word / 64].fetch_and(~bit, at(19, acquire));
-    if (words_[word].load() != 0) set_summary(word);
+    // (19) seq_cst-RMW synchronizes-with (14), in one order with (10) and (22)
+    summary_[word / 64].fetch_and(~bit, at(19, seq_cst));
+    // (22) seq_cst-load synchronizes-with (10), in one order with (14) and (19)
+    if (words_[word].load(at(22, seq_cst)) != 0) summary_[word / 64].fetch_or(bit);
   }
 
-  void set_summary(std::uint32_t word) {
-    // (14) release-RMW synchronizes-with (19)
-    summary_[word / 64].fetch_or(std::uint64_t{1} << (word % 64), at(14, release));
-  }
-
-  void give_back_word(std::uint32_t word, std::uint64_t bits, std::uint32_t n) {
-    free_.fetch_add(n);  // before the ids can be taken and counted off again: the count never wraps below 0
-    // (10) release-RMW synchronizes-with (11)
-    const std::uint64_t before = words_[word].fetch_or(bits, at(10, release));
+  void give_back_word(std::uint32_t word, std::uint64_t bits) {
+    // (10) seq_cst-RMW synchronizes-with (11, 22), in one order with (14) and (19)
+    const std::uint64_t before = words_[word].fetch_or(bits, at(10, seq_cst));
     HKV_CHECK((before & bits) == 0);
-    if (before == 0) set_summary(word);
+    if (before != 0) return;  // whoever made it non-zero has seen to the summary
+    const std::uint64_t bit = std::uint64_t{1} << (word % 64);
+    // (14) seq_cst-load synchronizes-with (19), in one order with (10) and (22)
+    if ((summary_[word / 64].load(at(14, seq_cst)) & bit) == 0) summary_[word / 64].fetch_or(bit);
   }
 
   std::uint32_t count_, word_count_, summary_count_;
   std::unique_ptr<Atom<std::uint64_t>[]> words_, summary_;
-  Atom<std::uint32_t> free_;
-  std::array<Hint, thread_slots> hints_;
+  std::array<Own, thread_slots> own_;
 };
 
 }  // namespace hkv
