@@ -60,14 +60,6 @@ def rebuilt(layout: CacheLayout, states: Sequence[State], tokens: int) -> Any:
     return past
 
 
-def merged(layout: CacheLayout, pasts: Sequence[Any], tokens: int) -> Any:
-    """Make one cache out of several at the same position, sequence after sequence; the sources stay as they are."""
-    states: list[State] = []
-    for past in pasts:
-        states += [layout.state(past, tokens, row) for row in range(batch_size(layout, past))]
-    return rebuilt(layout, states, tokens)
-
-
 def batch_size(layout: CacheLayout, past: Any) -> int:
     """Return the number of sequences in a cache that is not empty."""
     for layer in past.layers:
