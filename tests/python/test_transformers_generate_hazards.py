@@ -303,7 +303,8 @@ def test_hazard_beams_reorder_rows_in_the_cache(v4: Any) -> None:
     # Rows are put together by the adapter itself, in any order.
     ids = prompts(3)
     parts = [reuse.forward(ids[row : row + 1, :50]).past for row in (2, 0)]
-    both = merged(reuse.measured.layout, parts, 50)
+    layout = reuse.measured.layout
+    both = rebuilt(layout, [layout.state(past, 50) for past in parts], 50)
     one_by_one = [
         going_on(reuse, reuse.forward(ids[row : row + 1, :50]).past, ids[row : row + 1], 50) for row in (2, 0)
     ]
