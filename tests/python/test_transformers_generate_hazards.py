@@ -22,7 +22,7 @@ import tiny_models  # noqa: E402
 from conversations import GREEDY, answered, assert_idle, in_chunks, logits_of, prompts  # noqa: E402
 from hybridkv import Outcome  # noqa: E402
 from hybridkv.adapters.transformers import PrefixReuse  # noqa: E402
-from hybridkv.adapters.transformers.rebuild import merged  # noqa: E402
+from hybridkv.adapters.transformers.rebuild import rebuilt  # noqa: E402
 from hybridkv.adapters.transformers.store import Store  # noqa: E402
 from hybridkv.errors import ArgumentError, RestoreRefused  # noqa: E402
 
