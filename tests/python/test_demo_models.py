@@ -13,11 +13,6 @@ pytest.importorskip("transformers", reason="transformers is absent: the demo's m
 from hybridkv.demo.models import VOCABULARY, tiny_deepseek_v4, tiny_llama  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def size(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 

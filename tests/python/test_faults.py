@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is absent: the kit breaks states of its models")
 
-import torch
 
 from fault_cases import CASES, POSITIONS, live_model
 from faults import FAULTS, Fault, Way, same
@@ -19,11 +18,6 @@ from hybridkv.kinds import Check, StateKind
 from tiny_models import ARCHITECTURES
 
 CODES = {"missing", "partial", "lagging", "content"}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def test_it_holds_at_least_sixty_faults_under_one_name_each() -> None:

@@ -36,11 +36,6 @@ CONTROLS = len(ARCHITECTURES) * len(SEEDS) * len(POSITIONS if SOAK else SHORT)
 SUFFIX = 6
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def pieces(start: int, end: int, step: int | None) -> Iterator[tuple[int, int]]:
     """Chunks of a run that stops at every multiple of a step."""
     while start < end:

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is absent: the kit breaks states of its models")
 
-import torch
 
 from fault_cases import CASES, HARMLESS, SOAK, live_model
 from faults import FAULTS, Context, Fault, State, Way
@@ -36,11 +35,6 @@ WHOLE_CACHES = {
     "groups: whole state of one token ago under this key",
 }
 """Nothing is wrong with such a cache but the tokens that it is said to stand for."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @dataclass

@@ -16,7 +16,6 @@ import pytest
 pytest.importorskip("transformers", reason="transformers is absent: the kit breaks states of its models")
 
 import numpy as np
-import torch
 
 import hybridkv as hk
 from faults.live import Live
@@ -29,11 +28,6 @@ SPAN = TOKENS // 16
 
 NO_TIER_YET = {"in_tier"}
 """Rests in a tier: nothing can offload a page before there are tiers (``HybridCache.offload``, ``DiskTier``)."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @functools.cache

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is absent: the kit breaks states of its models")
 
-import torch
 
 import hybridkv as hk
 from fault_cases import CASES, HARMLESS, live_model
@@ -27,11 +26,6 @@ NOT_IN_PAGES = {
     "groups: entry counts one less, entries kept",
 }
 """A page has no room for rows too many, and no counts: where a row lies says which token it stands for."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @functools.cache

@@ -14,18 +14,12 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is absent: the kit breaks states of its models")
 
-import torch
 
 from faults import FAULTS
 from faults.show import main, show, table
 from test_faults_pages import NOT_IN_PAGES
 
 ROOT = Path(__file__).resolve().parents[1] / "faults"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def test_every_row_of_the_table_is_refused_and_would_have_done_harm() -> None:

@@ -8,7 +8,6 @@ of different reusable length go into one call. See :mod:`conversations` for what
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,14 +27,6 @@ from hybridkv.demo.models import tiny_deepseek_v4  # noqa: E402
 
 CONVERSATIONS = 5  # of each of six settings and ten architectures: 300
 TURNS = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @functools.cache

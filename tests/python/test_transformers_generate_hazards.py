@@ -30,14 +30,6 @@ RECURRENT = ["qwen3_next", "qwen3_5_text", "bamba", "jamba", "nemotron_h"]
 ROUNDING = 1e-3  # far above what chunking changes in these models, far below what a wrong state does
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def v4() -> Any:
     return tiny_models.tiny("deepseek_v4")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +18,6 @@ from hybridkv import HybridCache  # noqa: E402
 from hybridkv.adapters.transformers import PrefixReuse  # noqa: E402
 from hybridkv.adapters.transformers.runner import Runner  # noqa: E402
 from hybridkv.errors import ArgumentError, UnsupportedModel  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

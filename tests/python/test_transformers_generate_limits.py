@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,6 @@ from hybridkv.errors import Closed  # noqa: E402
 from hybridkv.policy import LruPolicy  # noqa: E402
 
 THREE = ["llama", "deepseek_v4", "qwen3_next"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # -- failures in the middle --------------------------------------------------------------------------------

@@ -34,14 +34,6 @@ KNOWN = 40  # tokens of every prompt that are stored before
 ENDS = list(range(110))  # so many that some row ends early
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module", params=["llama", "deepseek_v4", "qwen3_next"])
 def model(request: pytest.FixtureRequest) -> Any:
     return tiny_models.tiny(request.param)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,6 @@ from hybridkv.adapters.transformers.stops import in_window, needed_blocks, plan_
 from hybridkv.demo.models import tiny_deepseek_v4  # noqa: E402
 
 SUFFIX = 6
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def some_ids(length: int, seed: int = 0) -> np.ndarray[Any, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ import tiny_models  # noqa: E402
 from hybridkv.adapters.transformers import PrefixReuse  # noqa: E402
 from hybridkv.demo.models import tiny_deepseek_v4  # noqa: E402
 from reuse_support import some_ids, whole_logits  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
