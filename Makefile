@@ -29,7 +29,7 @@ sys.exit(sys.version_info < (3, 11) or not os.path.exists(headers))
 endef
 export USABLE
 
-.PHONY: help demo test cpp bench lint format stub soak faults skew weaken clean
+.PHONY: help demo test cpp bench lint format stub soak faults skew weaken mutants clean
 
 help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHON=, JOBS=)
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -112,6 +112,9 @@ weaken: .venv/.made  ## weaken each memory order in turn under the model checker
 	@cmake --preset release > build/configure-release.log || { cat build/configure-release.log; exit 1; }
 	@cmake --build --preset release --target relacy -j $(JOBS)
 	@$(PY) tests/weaken.py build/release
+
+mutants: $(TEST_TOOLS)  ## seed each known bug in turn: its test must notice (needs relacy-dev)
+	@$(PY) tests/mutants.py build/mutants $(ARGS)
 
 clean:  ## remove .venv and everything built
 	@rm -rf .venv build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache

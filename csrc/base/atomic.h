@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one seam between the core and the memory model: the atomic type and the orders.
 //
-// The product uses std::atomic. With HKV_RELACY the same sources run under the Relacy model checker.
+// The product uses std::atomic. With HKV_RELACY the same sources run under the Relacy model checker, with
+// HKV_SCHEDULE under a deterministic scheduler that decides before every access who goes next.
 //
 // Every order other than relaxed is spelled `at(n, order)`. The number n names the site: its comment
 // "(n) ... synchronizes-with (m)" says with which sites it pairs, a test checks that the graph is
 // mutual, and a build with -DHKV_WEAKEN_SITE=n weakens exactly that site, so that a test can show
 // that the order is needed. Relaxed operations are bare.
 #pragma once
-#ifdef HKV_RELACY
+#if defined(HKV_RELACY)
 #include "relacy_atomic.h"
+#elif defined(HKV_SCHEDULE)
+#include "base/scheduled_atomic.h"
 #else
 #include <atomic>
 #endif
@@ -25,7 +28,7 @@
 
 namespace hkv {
 
-#ifndef HKV_RELACY
+#if !defined(HKV_RELACY) && !defined(HKV_SCHEDULE)
 using Order = std::memory_order;
 inline constexpr Order relaxed = std::memory_order_relaxed;
 inline constexpr Order acquire = std::memory_order_acquire;
@@ -54,9 +57,7 @@ class Atom {
  private:
   std::atomic<T> value_;
 };
-#endif
 
-#ifndef HKV_RELACY
 // The order of site `site`; a weakening build replaces it for that one site. (Under Relacy: a weakened run.)
 constexpr Order at(int site, Order order) noexcept { return site == HKV_WEAKEN_SITE ? HKV_WEAKEN_TO : order; }
 #endif

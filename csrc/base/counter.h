@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "base/atomic.h"
+#include "base/hint.h"
 #include "base/thread_slot.h"
 
 namespace hkv {
@@ -20,12 +20,18 @@ class Counters {
     for (const Shard& shard : shards_) total += shard.value[which].load();
     return total;
   }
+  // Requires: no other call in flight.
+  void reset() {
+    for (Shard& shard : shards_) {
+      for (auto& value : shard.value) value.store(0);
+    }
+  }
 
  private:
   struct alignas(cache_line_bytes) Shard {
-    std::array<Atom<std::int64_t>, N> value;
+    std::array<Hint<std::int64_t>, N> value;
   };
-  std::array<Atom<std::int64_t>, N>& shard() { return shards_[thread_slot()].value; }
+  std::array<Hint<std::int64_t>, N>& shard() { return shards_[thread_slot()].value; }
   std::array<Shard, thread_slots> shards_;
 };
 

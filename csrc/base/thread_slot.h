@@ -13,8 +13,10 @@ namespace hkv {
 inline constexpr std::size_t thread_slots = 8;
 
 inline std::size_t thread_slot() {
-#ifdef HKV_RELACY
+#if defined(HKV_RELACY)
   return 0;  // the checker's threads are fibres of one
+#elif defined(HKV_SCHEDULE)
+  return schedule::thread();  // and so are the scheduler's, which knows them apart
 #else
   static Atom<std::uint32_t> next;
   thread_local const std::size_t mine = next.fetch_add(1) % thread_slots;

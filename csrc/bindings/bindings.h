@@ -3,11 +3,16 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include "layout/key_chain_tokens.h"
+
 namespace hkv {
 
 void bind_errors(pybind11::module_& m);
 void bind_layout(pybind11::module_& m);
 void bind_keys(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
+
+// Token ids out of a list, a tuple or a buffer of integers. Throws Error(ArgumentError).
+TokenView token_view(pybind11::handle tokens);
 
 }  // namespace hkv

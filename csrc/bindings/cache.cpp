@@ -59,7 +59,14 @@ Group group_from(const py::tuple& t) {
   return g;
 }
 
-std::shared_ptr<CacheBox> make_cache(std::int64_t unit_tokens, const py::list& groups, std::int64_t blocks) {
+// (max_requests, max_combinations, watermark low and high in millionths, step_tokens); 0: no limit
+AdmissionLimits limits_from(const py::tuple& t) {
+  return {t[0].cast<std::int64_t>(), t[1].cast<std::int64_t>(), t[2].cast<std::int64_t>(),
+          t[3].cast<std::int64_t>(), t[4].cast<std::int64_t>()};
+}
+
+std::shared_ptr<CacheBox> make_cache(std::int64_t unit_tokens, const py::list& groups, std::int64_t blocks,
+                                     int eviction, const py::tuple& admission) {
   std::vector<Group> made;
   std::vector<Digest16> formats;
   for (const py::handle item : groups) {
@@ -67,7 +74,8 @@ std::shared_ptr<CacheBox> make_cache(std::int64_t unit_tokens, const py::list& g
     made.push_back(group_from(tuple));
     formats.push_back(digest_from(tuple[15]));
   }
-  return std::make_shared<CacheBox>(make_layout(unit_tokens, std::move(made)), blocks, std::move(formats));
+  return std::make_shared<CacheBox>(make_layout(unit_tokens, std::move(made)), blocks, std::move(formats),
+                                    static_cast<EvictionOrder>(eviction), limits_from(admission));
 }
 
 py::array_t<std::int64_t> boundaries(CacheBox& box, const std::shared_ptr<const KeyChain>& keys,
@@ -109,6 +117,9 @@ py::dict counters(const CacheBox& box) {
     false_hits.append(c.read(kFalseHits + i));
     lost_tokens.append(c.read(kLostTokens + i));
   }
+  py::list not_admitted;
+  for (int i = 0; i < refusal_count; ++i) not_admitted.append(c.read(kNotAdmitted + i));
+  result["not_admitted"] = not_admitted;
   result["false_hits"] = false_hits;
   result["lost_tokens"] = lost_tokens;
   return result;
@@ -124,6 +135,22 @@ py::dict census(const CacheBox& box, int group) {
   result["filling"] = census.filling;
   result["held"] = census.held;
   result["cached"] = census.cached;
+  return result;
+}
+
+// Pages that made room: a row a group, columns stranded, superseded, tail, history.
+py::dict eviction_counts(CacheBox& box) {
+  const HybridCache::EvictionCounts counts = box.cache.eviction_counts();
+  py::array_t<std::int64_t> pages(
+      {static_cast<py::ssize_t>(counts.pages.size()), py::ssize_t{eviction_class_count}});
+  for (std::size_t g = 0; g < counts.pages.size(); ++g) {
+    for (std::size_t why = 0; why < eviction_class_count; ++why)
+      pages.mutable_at(static_cast<py::ssize_t>(g), static_cast<py::ssize_t>(why)) = counts.pages[g][why];
+  }
+  py::dict result;
+  result["pages"] = pages;
+  result["stranded_tokens"] = counts.stranded_tokens;
+  result["stranded_now"] = counts.stranded_now;
   return result;
 }
 
@@ -151,7 +178,10 @@ void bind_cache(py::module_& m) {
   bind_lease(m);
   bind_verdict(m);
   bind_fill(m);
-  cache.def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"))
+  bind_ticket(m);
+  cache
+      .def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"),
+           py::arg("eviction"), py::arg("admission"))
       .def("boundaries", &boundaries, py::arg("keys"), py::arg("limit"), py::arg("formats"))
       .def(
           "evict",
@@ -159,6 +189,14 @@ void bind_cache(py::module_& m) {
             return box.cache.evict(keys, selections_from(box.cache, groups));
           },
           py::arg("keys"), py::arg("groups"))
+      .def(
+          "make_room",
+          [](CacheBox& box, int group, std::int64_t pages) { return box.cache.make_room(group, pages); },
+          py::arg("group"), py::arg("pages"))
+      .def(
+          "evictable", [](CacheBox& box, int group) { return box.cache.store().evictable(group); },
+          py::arg("group"))
+      .def("eviction_counts", &eviction_counts)
       .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"))
       .def(
           "inspect",
@@ -192,9 +230,10 @@ void bind_cache(py::module_& m) {
       .def("unit_bytes", [](CacheBox& box) { return box.cache.store().unit_bytes(); })
       .def("page_record_bytes", [](CacheBox&) { return sizeof(PageRecord); })
       .def("free_blocks", [](CacheBox& box) { return box.cache.store().ids().free_count(); })
-      .def(
-          "live",
-          [](const CacheBox& box) { return py::make_tuple(box.cache.live_leases(), box.cache.live_fills()); })
+      .def("live",
+           [](const CacheBox& box) {
+             return py::make_tuple(box.cache.live_leases(), box.cache.live_fills(), box.cache.live_tickets());
+           })
       .def("leak", [](CacheBox& box) { box.cache.leak(); })
       .def("reset", [](CacheBox& box) { box.cache.reset(); });
 }

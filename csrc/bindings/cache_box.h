@@ -12,8 +12,9 @@
 namespace hkv {
 
 struct CacheBox {
-  CacheBox(Layout layout, std::int64_t blocks, std::vector<Digest16> formats)
-      : cache(std::move(layout), blocks, std::move(formats)) {}
+  CacheBox(Layout layout, std::int64_t blocks, std::vector<Digest16> formats, EvictionOrder order,
+           AdmissionLimits admission)
+      : cache(std::move(layout), blocks, std::move(formats), order, admission) {}
   HybridCache cache;
 };
 
@@ -60,8 +61,17 @@ struct FillBox {
 std::vector<Selection> selections_from(const HybridCache& cache, const pybind11::list& groups);
 std::vector<FormatId> formats_from(HybridCache& cache, const pybind11::object& formats);
 
+// Pages by own block, none_u32 where none is held, and what Python asks about them.
+pybind11::array_t<std::int32_t> page_array(const std::vector<std::uint32_t>& pages);
+pybind11::array_t<std::uint64_t> handouts_of(HybridCache& cache, int group,
+                                             const std::vector<std::uint32_t>& pages);
+pybind11::array_t<std::uint64_t> addresses_of(HybridCache& cache, int group,
+                                              const std::vector<std::uint32_t>& pages);
+
 void bind_verdict(pybind11::module_& m);
 void bind_lease(pybind11::module_& m);
 void bind_fill(pybind11::module_& m);
+void bind_ticket(pybind11::module_& m);
+void bind_step(pybind11::module_& m);
 
 }  // namespace hkv

@@ -133,11 +133,6 @@ TokenView view_of_sequence(py::handle sequence) {
   return view;
 }
 
-TokenView view_of(py::handle tokens) {
-  const bool is_sequence = PyList_Check(tokens.ptr()) || PyTuple_Check(tokens.ptr());
-  return is_sequence ? view_of_sequence(tokens) : view_of_buffer(tokens);
-}
-
 std::vector<MediaSpan> media_of(const py::tuple& spans) {
   std::vector<MediaSpan> media;
   for (const py::handle item : spans) {
@@ -177,14 +172,14 @@ std::shared_ptr<KeyChain> build(py::handle tokens, std::int64_t unit_tokens, con
   std::array<std::string_view, identity_parts> parts;
   for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = identity[i].cast<std::string_view>();
   const Sha256Words root = KeyChain::identity_root(unit_tokens, parts);
-  TokenView view = view_of(tokens);
+  TokenView view = token_view(tokens);
   auto spans = media_of(media);
   return hashed(view.count,
                 [&] { return KeyChain::build(root, unit_tokens, std::move(view), std::move(spans)); });
 }
 
 std::shared_ptr<KeyChain> extend(const KeyChain& parent, py::handle tokens, const py::tuple& media) {
-  TokenView view = view_of(tokens);
+  TokenView view = token_view(tokens);
   auto spans = media_of(media);
   return hashed(view.count, [&] { return parent.extend(std::move(view), std::move(spans)); });
 }
@@ -259,6 +254,11 @@ py::bytes sha256(std::string_view message, std::size_t piece) {
 }
 
 }  // namespace
+
+TokenView token_view(py::handle tokens) {
+  const bool is_sequence = PyList_Check(tokens.ptr()) || PyTuple_Check(tokens.ptr());
+  return is_sequence ? view_of_sequence(tokens) : view_of_buffer(tokens);
+}
 
 void bind_keys(py::module_& m) {
   py::class_<KeyChain, std::shared_ptr<KeyChain>>(m, "KeyChain")

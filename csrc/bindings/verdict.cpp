@@ -6,6 +6,7 @@
 // of the same name derives from.
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
+#include "bindings/fast_call.h"
 #include "reuse/planes.h"
 
 #include <structmember.h>  // after Python.h
@@ -29,31 +30,6 @@ struct VerdictObject {
 };
 
 const VerdictObject& of(PyObject* self) { return *reinterpret_cast<VerdictObject*>(self); }
-
-// Every call from Python ends here: no C++ exception may pass.
-template <class Body>
-PyObject* guarded(Body&& body) {
-  try {
-    return body();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (...) {
-    py::detail::try_translate_exceptions();
-  }
-  return nullptr;
-}
-
-// The C++ object in a Python object of exactly a registered class; pybind11's own cast looks the type up.
-template <class T>
-const std::shared_ptr<T>& held_by(PyObject* object, const char* field) {
-  static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(py::type::of<T>().release().ptr());
-  if (Py_TYPE(object) != type)
-    throw Error(ErrorCode::ArgumentError, field, type->tp_name, Py_TYPE(object)->tp_name);
-  auto held = reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder();
-  if (!held.holder_constructed())
-    throw Error(ErrorCode::ArgumentError, field, "an initialised object", "an empty one");
-  return held.template holder<std::shared_ptr<T>>();
-}
 
 std::int64_t integer(PyObject* object) {
   const long long value = PyLong_AsLongLong(object);

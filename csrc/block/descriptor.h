@@ -155,8 +155,8 @@ class alignas(cache_line_bytes) Descriptor {
 
   // Pins the word if its generation and the required phases are still the ones checked. A CAS lost only
   // to another pin repeats. `seen` may come from any load of the word, however old: the pin itself acquires.
-  // Progress: lock-free.
-  PinResult pin(WordClass which, Word seen, SlotMask required) {
+  // `before`, where given, is the word that a successful pin was added to. Progress: lock-free.
+  PinResult pin(WordClass which, Word seen, SlotMask required, Word* before = nullptr) {
     std::uint64_t bits = seen.bits();
     for (;;) {
       const Word now(bits);
@@ -165,7 +165,9 @@ class alignas(cache_line_bytes) Descriptor {
       }
       if (now.pins() == Word::pins_max) return PinResult::Full;
       // (6) acquire-CAS synchronizes-with (5)
-      if (atom(which).compare_exchange(bits, bits + Word::pin_one, at(6, acquire))) return PinResult::Pinned;
+      if (!atom(which).compare_exchange(bits, bits + Word::pin_one, at(6, acquire))) continue;
+      if (before != nullptr) *before = now;
+      return PinResult::Pinned;
     }
   }
 
@@ -213,7 +215,10 @@ class alignas(cache_line_bytes) Descriptor {
   PageId page(int group) const { return PageId{half(group + 1)}; }
   // Requires: the caller owns Filling or Restoring of that group. Progress: lock-free.
   void set_page(int group, PageId page) { set_half(group + 1, index(page)); }
+  // The descriptor of what this unit continues, as far as its writer knew: a hint, checked against the tag of that
+  // one's key (recency.h), since the id may have another life by now.
   DescriptorId parent() const { return DescriptorId{half(0)}; }
+  // Requires: the caller owns Filling here, or a pin: in another life the half may be part of a directory's entry.
   void set_parent(DescriptorId id) { set_half(0, index(id)); }
 
   // Entry `slot` of a tip directory: length in the upper half, descriptor id in the lower; all ones: none.

@@ -9,7 +9,7 @@
 #include "base/atomic.h"
 #include "base/types.h"
 
-#if defined(__SSE2__) && !defined(HKV_RELACY) && !defined(__SANITIZE_THREAD__)
+#if defined(__SSE2__) && !defined(HKV_RELACY) && !defined(HKV_SCHEDULE) && !defined(__SANITIZE_THREAD__)
 #define HKV_LINE_SSE2 1
 #include <emmintrin.h>
 #endif

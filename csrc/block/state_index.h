@@ -34,11 +34,26 @@ class StateIndex {
         kinds_(kinds),
         bits_(new Atom<std::uint64_t>[std::size_t{words_per_kind_} * state_kind_count]) {}
 
-  // Brings the five bits of one descriptor in step with its words. Progress: lock-free.
-  void refresh(DescriptorId id, const Descriptor& d) {
+  // Kinds whose bits a step on these slots of one word can change; Disk where a record comes or goes, too.
+  // The five bits, where nothing is known.
+  static constexpr std::uint32_t all_kinds = (1u << state_kind_count) - 1;
+  std::uint32_t kinds_of(WordClass which, SlotMask slots, bool records) const {
+    std::uint32_t kinds = records ? 1u << static_cast<int>(StateKind::Disk) : 0;
+    for (int kind = 0; kind < static_cast<int>(StateKind::Disk); ++kind) {
+      const SlotMask of_kind = which == WordClass::H ? kinds_[kind].h : kinds_[kind].b;
+      if ((of_kind & slots) != 0) kinds |= 1u << kind;
+    }
+    return kinds;
+  }
+
+  // Brings those bits of one descriptor in step with its words: all that the caller's step can have changed; whoever
+  // changed others refreshes them. Progress: lock-free.
+  void refresh(DescriptorId id, const Descriptor& d, std::uint32_t kinds = all_kinds) {
     Word h = d.word(WordClass::H), b = d.word(WordClass::B);
     for (;;) {
-      for (int kind = 0; kind < state_kind_count; ++kind) set(kind, id, derive(kind, h, b));
+      for (int kind = 0; kind < state_kind_count; ++kind) {
+        if (kinds >> kind & 1) set(kind, id, derive(kind, h, b));
+      }
       const Word h_now = d.word(WordClass::H), b_now = d.word(WordClass::B);
       if (same_phases(h, h_now) && same_phases(b, b_now)) return;
       h = h_now;

@@ -27,7 +27,8 @@ BlockStore::BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
       table_(lines_.data(), static_cast<std::uint32_t>(lines_.size()), descriptors_.data(), notes_.get(),
              ids_),
       slots_(groups.begin(), groups.end()),
-      states_(blocks, kinds_of(groups)) {
+      states_(blocks, kinds_of(groups)),
+      recency_(blocks) {
   for (auto& row : group_at_) {
     for (int& group : row) group = -1;
   }
@@ -58,15 +59,35 @@ bool BlockStore::claim(DescriptorId id, Key128 key, int group, PageId page, bool
   return true;
 }
 
-void BlockStore::publish(DescriptorId id, int group) {
+void BlockStore::publish(DescriptorId id, int group, std::uint32_t tick) {
   const GroupSlot& at_slot = slots_[group];
   Descriptor& d = descriptors_[index(id)];
   notes_[index(id)].fetch_or(1u << group);
-  Word seen = d.word(at_slot.which);
-  while (!d.try_publish(at_slot.which, seen,
-                        *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Publish))) {
+  recency_.touch(id, at_slot.which, tick);
+  Word seen = d.word(at_slot.which), next;
+  do {
+    next = *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Publish);
+  } while (!d.try_publish(at_slot.which, seen, next));
+  evictable_.changed(at_slot.which, seen, next);
+  states_.refresh(id, d, states_.kinds_of(at_slot.which, static_cast<SlotMask>(1u << at_slot.slot), false));
+}
+
+bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins) {
+  Descriptor& d = descriptors_[index(id)];
+  std::uint32_t groups = 0;
+  for (int slot = 0; slot < Word::slots; ++slot) {
+    if (slots >> slot & 1) groups |= 1u << group_at(which, slot);
   }
-  states_.refresh(id, d);
+  notes_[index(id)].fetch_or(groups);
+  recency_.touch(id, which, recency_.next());
+  Word seen = d.word(which), next;
+  do {
+    if (seen.pins() + pins > Word::pins_max) return false;
+    next = seen.apply(slots, Event::Publish)->pinned(pins);
+  } while (!d.try_publish(which, seen, next));
+  evictable_.changed(which, seen, next);
+  states_.refresh(id, d, states_.kinds_of(which, slots, false));
+  return true;
 }
 
 void BlockStore::abort(DescriptorId id, Key128 key, int group, bool keep_page) {
@@ -94,8 +115,31 @@ bool BlockStore::evict(Key128 key, int group) {
     const PageId held = page(seen.id, group);
     Descriptor& d = descriptors_[index(seen.id)];
     if (!d.try_give_up(at_slot.which, word, *next)) continue;
+    evictable_.changed(at_slot.which, word, *next);
     give_up_slots(seen.id, key, at_slot.which, mask, &held);
     return true;
+  }
+}
+
+SlotMask BlockStore::evict_at(DescriptorId id, WordClass which, SlotMask wanted) {
+  Descriptor& d = descriptors_[index(id)];
+  const Key128 key = d.key();  // of this life if sight() says so
+  for (;;) {
+    Word h, b;
+    if (is_directory(id) || !d.sight(key, h, b)) return 0;
+    Word word = which == WordClass::H ? h : b;
+    const auto gone = static_cast<SlotMask>(wanted & word.evictable_slots());
+    if (gone == 0) return 0;
+    PageId pages[Word::slots];
+    int n = 0;
+    for (int slot = 0; slot < Word::slots; ++slot) {
+      if (gone >> slot & 1) pages[n++] = page(id, group_at_[static_cast<int>(which)][slot]);
+    }
+    const Word next = *word.apply(gone, Event::Evict);
+    if (!d.try_give_up(which, word, next)) continue;
+    evictable_.changed(which, word, next);
+    give_up_slots(id, key, which, gone, pages);
+    return gone;
   }
 }
 
@@ -108,7 +152,9 @@ bool BlockStore::retire(DescriptorId id, int group) {
   for (;;) {
     const auto next = seen.apply(mask, Event::Retire);
     if (!next) return false;
-    if (d.try_apply(at_slot.which, seen, *next)) break;
+    if (!d.try_apply(at_slot.which, seen, *next)) continue;
+    evictable_.changed(at_slot.which, seen, *next);
+    break;
   }
   states_.refresh(id, d);
   finish_retiring(id, key, at_slot.which);
@@ -119,10 +165,9 @@ bool BlockStore::retire_of(Key128 key, int group) {
   const Sighting seen = table_.find(key);
   const GroupSlot& at_slot = slots_[group];
   const auto mask = static_cast<SlotMask>(1u << at_slot.slot);
-  Descriptor& d = descriptors_[index(seen.found() ? seen.id : DescriptorId{0})];
   // A pin of our own makes the life go on until it is retired.
   if (!seen.found() || is_directory(seen.id) ||
-      d.pin(at_slot.which, seen.word(at_slot.which), mask) != PinResult::Pinned)
+      pin(seen.id, at_slot.which, seen.word(at_slot.which), mask) != PinResult::Pinned)
     return false;
   const bool done = retire(seen.id, group);
   unpin(seen.id, at_slot.which);
@@ -137,17 +182,51 @@ void BlockStore::publish_directory(DescriptorId id) {
   }
 }
 
+bool BlockStore::is_dead_entry(DescriptorId directory, std::uint64_t entry) const {
+  const DescriptorId tip{static_cast<std::uint32_t>(entry)};
+  if (entry == ~std::uint64_t{0} || !is_tip_of(tip, directory)) return true;
+  const Word h = (*this)[tip].word(WordClass::H);
+  return !h.live() || (h.no_phase() && (*this)[tip].word(WordClass::B).no_phase());
+}
+
+bool BlockStore::directory_is_empty(DescriptorId id) const {
+  for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
+    if (!is_dead_entry(id, (*this)[id].tip(slot).load())) return false;
+  }
+  return true;
+}
+
 void BlockStore::end_directory(DescriptorId id, Key128 key, Word seen) {
   const auto next = seen.apply(1, Event::Evict);
   if (next && descriptors_[index(id)].try_give_up(WordClass::H, seen, *next)) table_.erase_if_empty(id, key);
 }
 
+PinResult BlockStore::pin(DescriptorId id, WordClass which, Word seen, SlotMask required) {
+  EvictableChange change;
+  const PinResult result = pin(id, which, seen, required, change);
+  count_pins(change);
+  return result;
+}
+
 void BlockStore::unpin(DescriptorId id, WordClass which) {
+  EvictableChange change;
+  unpin(id, which, recency_.next(), change);
+  count_unpins(change);
+}
+
+void BlockStore::unpin(DescriptorId id, WordClass which, std::uint32_t tick, EvictableChange& change) {
   Descriptor& d = descriptors_[index(id)];
   const Key128 key = d.key();  // stable while pinned; used only if this unpin has something to finish
   const Word left = d.unpin(which);
-  if (left.pins() == 0 && left.any(Phase::Retiring)) [[unlikely]]
+  if (left.pins() != 0) return;
+  recency_.touch(id, which, tick);
+  change.note(which, left.evictable_spread());
+  if (left.any(Phase::Retiring)) [[unlikely]]
     finish_retiring(id, key, which);
+}
+
+void BlockStore::count_change(EvictableChange& change, int sign) {
+  change.drain([&](WordClass which, int slot, std::int64_t n) { evictable_.add(which, slot, sign * n); });
 }
 
 // Whoever sees 0 pins may finish; the page ids are read before the CAS that gives them up, and belong to
@@ -173,7 +252,7 @@ void BlockStore::finish_retiring(DescriptorId id, Key128 key, WordClass which) {
 
 void BlockStore::give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone,
                                const PageId* pages) {
-  states_.refresh(id, descriptors_[index(id)]);
+  states_.refresh(id, descriptors_[index(id)], states_.kinds_of(which, gone, true));
   for (int slot = 0; slot < Word::slots; ++slot) {
     if (gone >> slot & 1) pool(group_at_[static_cast<int>(which)][slot]).give_back(*pages++);
   }
@@ -188,6 +267,7 @@ void BlockStore::reset() {
   for (auto& pool : pools_) pool->reset();
   ids_.reset();
   states_.reset();
+  evictable_.reset();
 }
 
 DescriptorId BlockStore::verify() const {
@@ -222,7 +302,7 @@ BlockStore::Census BlockStore::census(int group, std::uint64_t private_pages) co
 
 std::size_t BlockStore::unit_bytes() const {
   return descriptors_.bytes() + lines_.bytes() + ids_.count() * sizeof(std::uint32_t) + ids_.bytes() +
-         states_.bytes() +
+         states_.bytes() + recency_.bytes() +
          (more_pages_ ? std::size_t{ids_.count()} * more_per_line * sizeof(std::uint32_t) : 0);
 }
 

@@ -8,7 +8,8 @@
 //     page, or private to a fill. Why: a claim or a fill takes it from the pool; only the CAS that gives the
 //     group up returns it, and one CAS of several wins.
 //  2. A page given back has no reader: Evict and Finish need 0 pins, Abort is the owner's.
-//  3. Every step refreshes the derived index after its CAS (state_index.h).
+//  3. Every step refreshes the derived index after its CAS (state_index.h), and adds what it changed to the counts of
+//     evictable pages (evictable.h). A tip directory holds no page: its steps, and its pins, are not counted.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,8 +20,10 @@
 #include "base/atomic.h"
 #include "base/types.h"
 #include "block/descriptor.h"
+#include "block/evictable.h"
 #include "block/id_pool.h"
 #include "block/page_pool.h"
+#include "block/recency.h"
 #include "block/state_index.h"
 #include "block/table.h"
 
@@ -47,8 +50,12 @@ class BlockStore {
   const PagePool& pool(int group) const { return *pools_[group]; }
   StateIndex& index_of_states() { return states_; }
   const IdPool& ids() const { return ids_; }
+  Recency& recency() { return recency_; }
+  const Recency& recency() const { return recency_; }
   std::uint32_t blocks() const { return ids_.count(); }
   int group_count() const { return static_cast<int>(slots_.size()); }
+  // The group that lives in a slot, or -1.
+  int group_at(WordClass which, int slot) const { return group_at_[static_cast<int>(which)][slot]; }
   const GroupSlot& slot_of(int group) const { return slots_[group]; }
 
   // Page of a group at a descriptor. Meaningful under a pin, for the owner of a claim, or in a snapshot
@@ -85,11 +92,26 @@ class BlockStore {
   // Returns: true where the claim is the caller's; false with `lives` as in Table::claim_b.
   // Requires: the caller took `page` from pool(group). Progress: lock-free.
   bool claim(DescriptorId id, Key128 key, int group, PageId page, bool& lives);
-  // The claimed page becomes visible. Requires: owner of Filling. Progress: lock-free.
-  void publish(DescriptorId id, int group);
+  // The claimed page becomes visible; it counts as used at `tick`, or now. Requires: owner of Filling.
+  // Progress: lock-free.
+  void publish(DescriptorId id, int group, std::uint32_t tick);
+  void publish(DescriptorId id, int group) { publish(id, group, recency_.next()); }
   // The claimed page goes back; with keep_page it stays out of the pool (a lost fill may still be written).
   // Requires: owner of Filling. Progress: lock-free.
   void abort(DescriptorId id, Key128 key, int group, bool keep_page = false);
+
+  // Claims `wanted` slots of one class at once; those taken get their pages by file_page, then become visible
+  // together. Returns: the slots taken; 0 with `lives` as in Table::claim_b. Progress: lock-free.
+  SlotMask claim_slots(DescriptorId id, Key128 key, WordClass which, SlotMask wanted, bool& lives) {
+    return which == WordClass::H ? table_.claim_h(id, key, wanted, Event::Claim, lives)
+                                 : table_.claim_b(id, key, wanted, Event::Claim, lives);
+  }
+  // Requires: owner of Filling of that group; the caller took `page` from pool(group). Progress: lock-free.
+  void file_page(DescriptorId id, int group, PageId page) { set_page(id, group, page); }
+  // Makes claimed slots visible in one step, with `pins` pins of the caller's on the word from that step on.
+  // Returns: false where so many pins are there that these would not fit; nothing has changed then.
+  // Requires: owner of Filling of all of them. Progress: lock-free.
+  bool publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins);
 
   // ---- steps of anybody -----------------------------------------------------------------------
 
@@ -97,19 +119,46 @@ class BlockStore {
   // has no page to take: its note is set before its slot is published, so whoever sees the slot ready sees it.
   // Progress: lock-free.
   bool evict(Key128 key, int group);
+  // The same for any of several slots of a word, of whatever key lives at the id, in one CAS.
+  // Returns: the slots taken; those that could not go are left out.
+  SlotMask evict_at(DescriptorId id, WordClass which, SlotMask wanted);
+  // Pages of a group that could be evicted now. Exact when idle; else near the truth. Progress: wait-free.
+  std::int64_t evictable(int group) const { return evictable_.read(slots_[group].which, slots_[group].slot); }
   // No new pins on (id, group) from now on; the page goes with the last pin. Returns: false where the
   // page is not usable. Requires: the caller holds a pin of that word, or knows that the life goes on.
   // Progress: lock-free.
   bool retire(DescriptorId id, int group);
   // The same by key, whoever asks: false where no usable page of (key, group) is there.
   bool retire_of(Key128 key, int group);
-  // Drops a pin and finishes what retires. Requires: the caller holds it. Progress: lock-free.
+  // Descriptor::pin, counted; with `change` the count waits for the caller's count_pins. Progress: lock-free.
+  PinResult pin(DescriptorId id, WordClass which, Word seen, SlotMask required);
+  PinResult pin(DescriptorId id, WordClass which, Word seen, SlotMask required, EvictableChange& change) {
+    Word before;
+    const PinResult result = descriptors_[index(id)].pin(which, seen, required, &before);
+    if (result == PinResult::Pinned && before.pins() == 0) change.note(which, before.evictable_spread());
+    return result;
+  }
+  // Drops a pin and finishes what retires; what nobody pins any more was used at `tick`, or now. The second one leaves
+  // the count to the caller's count_unpins. Requires: the caller holds the pin. Progress: lock-free.
   void unpin(DescriptorId id, WordClass which);
+  void unpin(DescriptorId id, WordClass which, std::uint32_t tick, EvictableChange& change);
+  // Brings near what unpin of the descriptor will touch.
+  void prefetch_unpin(DescriptorId id) const {
+    __builtin_prefetch(&descriptors_[index(id)], 1);
+    recency_.prefetch(id);
+  }
+  void count_pins(EvictableChange& change) { count_change(change, -1); }
+  void count_unpins(EvictableChange& change) { count_change(change, 1); }
 
   // ---- tip directories (cache/tips.cpp) --------------------------------------------------------
 
   // Makes a claimed directory findable. Requires: owner of Filling of its slot 0.
   void publish_directory(DescriptorId id);
+  // Whether an entry of a directory names no tip that lives: none there, or its tip is gone.
+  bool is_dead_entry(DescriptorId directory, std::uint64_t entry) const;
+  bool directory_is_empty(DescriptorId id) const;
+  // Drops a pin of a directory. Requires: the caller holds it, by Descriptor::pin. Progress: wait-free.
+  void unpin_directory(DescriptorId id) { descriptors_[index(id)].unpin(WordClass::H); }
   // Ends an empty directory if nothing happened to it since `seen`. Progress: wait-free but for the erase.
   void end_directory(DescriptorId id, Key128 key, Word seen);
 
@@ -135,6 +184,7 @@ class BlockStore {
   static constexpr int more_per_line = 16;  // a second line of page ids, where there are more than 7 groups
 
   void set_page(DescriptorId id, int group, PageId page);
+  void count_change(EvictableChange& change, int sign);
   void give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone, const PageId* pages);
   void finish_retiring(DescriptorId id, Key128 key, WordClass which);
 
@@ -148,6 +198,8 @@ class BlockStore {
   std::vector<std::unique_ptr<PagePool>> pools_;
   std::unique_ptr<Atom<std::uint32_t>[]> more_pages_;
   StateIndex states_;
+  Evictable evictable_;
+  Recency recency_;
 };
 
 }  // namespace hkv

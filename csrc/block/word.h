@@ -16,6 +16,7 @@
 //     slot in the table is not final yet; no phase is set in either.
 #pragma once
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 
@@ -77,6 +78,17 @@ class Word {
     const auto p = static_cast<std::uint32_t>(bits_ & phase_mask);
     return usable_spread() | (p & ~(p >> 2) & every_slot);
   }
+  // Slots whose page Evict could take now: Ready or ReadyCopy, bit 2 set and bit 1 not, and nobody pins the word.
+  constexpr std::uint32_t evictable_spread() const {
+    const auto p = static_cast<std::uint32_t>(bits_ & phase_mask);
+    return pins() != 0 ? 0 : p >> 2 & ~(p >> 1) & every_slot;
+  }
+  constexpr SlotMask evictable_slots() const {
+    SlotMask mask = 0;
+    for (std::uint32_t bits = evictable_spread(); bits != 0; bits &= bits - 1)
+      mask = static_cast<SlotMask>(mask | 1u << std::countr_zero(bits) / 3);
+    return mask;
+  }
   constexpr bool usable(SlotMask required) const {
     const std::uint32_t need = word_detail::spread[required];
     return (usable_spread() & need) == need;
@@ -96,6 +108,8 @@ class Word {
     return mask;
   }
 
+  // Requires: pins() + n <= pins_max.
+  constexpr Word pinned(std::uint32_t n) const { return Word(bits_ + n * pin_one); }
   constexpr Word unpinned() const { return Word(bits_ & ~(std::uint64_t{pins_closed} << phase_bits)); }
   constexpr Word next_generation() const { return Word(bits_ + generation_one); }
   constexpr Word closed_next() const { return bare(next_generation().generation(), pins_closed); }

@@ -3,6 +3,9 @@
 #include "cache/cache.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "layout/residency.h"
 
 namespace hkv {
 namespace {
@@ -25,17 +28,23 @@ std::vector<std::uint32_t> pages_for(const Layout& layout) {
 
 }  // namespace
 
-HybridCache::HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest16> formats)
+HybridCache::HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest16> formats,
+                         EvictionOrder order, AdmissionLimits admission)
     : layout_(std::move(layout)),
       store_(static_cast<std::uint32_t>(blocks), slots_for(layout_), pages_for(layout_)),
       page_formats_(layout_.groups.size()),
       memory_(layout_.groups.size()),
       misaligned_(layout_.groups.size(), Code::None),
       private_pages_(new Atom<std::int64_t>[layout_.groups.size()]),
-      quarantined_pages_(new Atom<std::int64_t>[layout_.groups.size()]) {
+      unowned_pages_(new Atom<std::int64_t>[layout_.groups.size()]),
+      quarantined_pages_(new Atom<std::int64_t>[layout_.groups.size()]),
+      admission_(layout_, admission),
+      policy_(make_eviction(order, layout_, store_)) {
   for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
     const Group& group = layout_.groups[g];
     spec_formats_.push_back(format_id(formats[g]));
+    if (!is_live_group(group, layout_.block_tokens(group)))
+      record_units_ = std::gcd(record_units_, group.block_units);
     if (!group.prefix()) continue;
     one_prefix_block_ &= group.block_units == layout_.probe_units;
     prefix_slots_ = static_cast<SlotMask>(prefix_slots_ | 1u << store_.slot_of(static_cast<int>(g)).slot);
@@ -77,16 +86,19 @@ HybridCache::Inspection HybridCache::inspect(const KeyChain& keys, int group, st
 }
 
 void HybridCache::reset() {
-  if (live_leases() != 0 || live_fills() != 0) {
-    throw Error(ErrorCode::Busy, "cache", "no live lease or fill",
-                std::to_string(live_leases()) + " leases, " + std::to_string(live_fills()) + " fills");
+  if (live_leases() != 0 || live_fills() != 0 || live_tickets() != 0) {
+    throw Error(ErrorCode::Busy, "cache", "no live lease, fill or ticket",
+                std::to_string(live_leases()) + " leases, " + std::to_string(live_fills()) + " fills, " +
+                    std::to_string(live_tickets()) + " tickets");
   }
   store_.reset();
   for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
     page_formats_[g].store(0);
     private_pages_[g].store(0);
+    unowned_pages_[g].store(0);
     quarantined_pages_[g].store(0);
   }
+  if (policy_ != nullptr) policy_->reset();
   tips_filed_.store(0);
   ++resets_;
 }

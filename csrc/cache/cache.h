@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // HybridCache: the only class that knows all rooms. A request's path, top to bottom: match.cpp (look up,
-// check, pin), settle.cpp (release, fail, cancel), fill.cpp (reserve, publish, abort), tips.cpp, inspect.cpp.
+// check, pin), settle.cpp (release, fail, cancel), fill.cpp (reserve, publish, abort), evict.cpp (make room), tips.cpp;
+// of a running request admit.cpp, grow.cpp (and rewind), advance.cpp, close.cpp, and step.cpp for many at once.
 //
-// Thread safety: match, match_at, boundaries, settle, unpin, publish, abort, evict on any thread; a Lease and
-// a Fill have one owner at a time. bind, reset need that nothing else runs.
+// Thread safety: match, match_at, boundaries, settle, unpin, publish, abort, evict, admit on any thread; a Lease,
+// a Fill and a Ticket have one owner at a time. bind, reset need that nothing else runs.
 // Progress: stated at each operation. Nothing is allocated by match once the memory of an earlier one of its
 // size can be used again (a test counts operator new).
 #pragma once
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "alloc/admission.h"
+#include "alloc/eviction.h"
 #include "base/spares.h"
 #include "block/store.h"
 #include "cache/counts.h"
 #include "cache/lease.h"
 #include "cache/pool_memory.h"
+#include "cache/ticket.h"
+#include "cache/ticket_book.h"
 #include "layout/group.h"
 #include "layout/key_chain.h"
 #include "reuse/snapshot.h"
@@ -63,13 +69,55 @@ struct Fill {
     PageId source, target;
     std::int32_t rows;
   };
+  // A block that was ready: no page is taken, but its prefix is used. Held: it must not make room for the rest.
+  struct Ready {
+    DescriptorId id;
+    int group;
+    std::int64_t unit;  // the block ends there; of a tip: the unit that it begins
+    Word seen;
+    bool held = false;
+  };
   std::shared_ptr<const KeyChain> keys;
+  std::vector<Ready> ready;
   std::vector<std::vector<Entry>> entries;  // a group
   std::vector<std::vector<Copy>> copies;    // a group
   std::vector<FormatId> formats;            // writer's, a group
   bool closed = false;                      // aborted
   std::int64_t born = 0;                    // resets of the cache when it was made
   bool done = false;                        // nothing is left to publish
+};
+
+// Who asks for the right to memory.
+struct AdmitQuestion {
+  std::shared_ptr<const KeyChain> start;  // the lease's keys, or a chain without tokens
+  std::int64_t max_tokens = 0;
+  std::int64_t states = 0;  // pages for states asked for at a time
+  Lease* lease = nullptr;   // outlives the ticket; pins are the ticket's to drop
+  KeepPolicy keep;
+  std::span<const FormatId> formats;
+};
+struct NotAdmitted {
+  Refusal reason = Refusal::None;
+  int group = 0;  // that is short, where one is
+};
+
+// What became of one request of a step.
+enum class StepStatus : std::int32_t { Ok, OutOfPages, NoTicket, BadArgument, Narrow };
+
+// Arrays of the caller, one entry a request where nothing else is said.
+struct StepArrays {
+  std::int64_t requests = 0;
+  const std::int64_t* tickets = nullptr;   // handles
+  const std::int32_t* grow = nullptr;      // tokens
+  const std::int64_t* computed = nullptr;  // new totals; below 0: as it was
+  TokenView tokens;                        // ids of all requests, one after another
+  const std::int64_t* starts = nullptr;    // where each request's begin, and the end; null: no ids
+  std::int32_t* out_pages = nullptr;       // [[requests, groups, new_pages]]
+  std::int64_t new_pages = 0;
+  std::int32_t* copies = nullptr;  // [[copies_room, 4]] group, source, target, rows
+  std::int64_t copies_room = 0;
+  std::int32_t* status = nullptr;
+  bool settles = true;  // false: settle_step follows once an event has passed
 };
 
 // Everything a search for a length works with; reused from match to match.
@@ -89,7 +137,8 @@ struct MatchScratch {
 class HybridCache {
  public:
   // Requires: a layout of make_layout; blocks >= 1. Throws Error(ArgumentError).
-  HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest16> formats);
+  HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest16> formats,
+              EvictionOrder order = EvictionOrder::Usability, AdmissionLimits admission = {});
 
   const Layout& layout() const { return layout_; }
   BlockStore& store() { return store_; }
@@ -118,7 +167,8 @@ class HybridCache {
 
   // ---- filling --------------------------------------------------------------------------------
 
-  // Takes pages for the selected blocks, all or none. Throws Error(OutOfPages). Progress: lock-free.
+  // Takes pages for the selected blocks, all or none; where they are short, cached pages make room for them, unless
+  // the whole would not fit then. Throws Error(OutOfPages). Progress: lock-free while pages are free.
   std::unique_ptr<Fill> reserve(const std::shared_ptr<const KeyChain>& keys,
                                 std::span<const Selection> groups, std::span<const FormatId> formats,
                                 const Lease* lease);
@@ -130,8 +180,51 @@ class HybridCache {
   void abort(Fill& fill, bool quarantine);
   // Takes pages away; pinned ones are skipped. Returns: pages retired. Progress: lock-free.
   std::int64_t evict(const KeyChain& keys, std::span<const Selection> groups);
+  // Retires up to so many cached pages of a group that nobody pins, by the order of the cache; descriptor_pool: what
+  // frees so many descriptors. Returns: how many are free for it. Progress: one thread at a time.
+  std::int64_t make_room(int group, std::int64_t wanted);
   // No new pins on a page whose content is wrong; it goes with its last pin.
   void quarantine(DescriptorId id, int group);
+
+  // ---- running requests -----------------------------------------------------------------------
+
+  // Gives a request the right to memory. Returns: the ticket, or nullptr with the reason; the lease is
+  // withdrawn then, and its pins are gone. Throws Error(ArgumentError). Progress: may lock.
+  std::unique_ptr<Ticket> admit(const AdmitQuestion& question, NotAdmitted& refused);
+  // Takes pages for so many more tokens, and one for each state named, all or none; may evict.
+  // Throws Error(OutOfPages, ArgumentError, Closed); nothing has changed then.
+  // Progress: lock-free where pages are free, else may lock.
+  void grow(Ticket& ticket, std::int64_t tokens, std::span<const std::int64_t> states);
+  // Throws where advance may not be called so: ArgumentError, Closed. Changes nothing.
+  void check_advance(const Ticket& ticket, std::int64_t computed, std::span<const std::int64_t> states) const;
+  // Notes that rows up to the total are written, and which states were by the step itself. Up to
+  // copies_room states at the total are kept where they can be: step_copies are to run before the next step. `settles`: nothing
+  // waits, so that settle_advance follows at once. Requires: check_advance; ticket.keys reach `computed`.
+  // Progress: lock-free where pages are free, else may lock.
+  void advance(Ticket& ticket, std::int64_t computed, std::span<const std::int64_t> states,
+               std::int64_t copies_room, bool settles);
+  // What follows from an advance to `upto`, in the order of the advances: complete blocks become visible, states
+  // copied at lengths up to `copied_upto` too, and windows slide. Progress: lock-free.
+  void settle_advance(Ticket& ticket, std::int64_t upto, std::int64_t copied_upto);
+  // Takes back so many grown tokens. Returns: pages parked, for give_back_parked once nothing writes them.
+  // Throws Error(Busy, Closed); nothing has changed then. Progress: wait-free.
+  std::size_t rewind(Ticket& ticket, std::int64_t tokens);
+  void give_back_parked(Ticket& ticket, std::size_t count);
+  // The continuation did not work: an open lease is settled as failed, and nothing more is published.
+  void fail(Ticket& ticket, int kind);
+  // Refuses every later call on the ticket; end() then gives back what it holds. Progress: may lock.
+  void close(Ticket& ticket);
+  void end(Ticket& ticket, bool keep_tip, bool quarantine);
+  // Advances and grows many tickets. Requires: arrays as StepArrays says; tickets owned by the caller.
+  // Progress: as grow. Nothing is allocated.
+  void step(const StepArrays& arrays);
+  void settle_step(std::int64_t handle, std::int64_t upto);
+  // Pages of a group that the ticket holds: one entry an own block that begins below what was grown, none_u32
+  // where none is held.
+  void page_ids(const Ticket& ticket, int group, std::vector<std::uint32_t>& out) const;
+  TicketBook& tickets() { return tickets_; }
+  AdmissionLedger& admission() { return admission_; }
+  std::int64_t live_tickets() const { return tickets_.live(); }
 
   // ---- pools and formats ----------------------------------------------------------------------
 
@@ -150,6 +243,13 @@ class HybridCache {
     PageId page = no_page;
     std::uint64_t handouts = 0;
   };
+  // Pages that made room, by group and by why they went; tokens of history that went because nothing led to it, and
+  // tokens of such history that is there now. Progress: waits for a pass over all descriptors.
+  struct EvictionCounts {
+    std::vector<std::array<std::int64_t, eviction_class_count>> pages;
+    std::int64_t stranded_tokens = 0, stranded_now = 0;
+  };
+  EvictionCounts eviction_counts();
   // The state of one own block, the tip's partial page included. Progress: wait-free.
   Inspection inspect(const KeyChain& keys, int group, std::int64_t block) const;
   std::int64_t private_pages(int group) const { return private_pages_[group].load(); }
@@ -180,11 +280,15 @@ class HybridCache {
   void explain(const MatchScratch& scratch, Why& why) const;
   void choose_why(const MatchScratch& scratch, Verdict& verdict) const;
   void count(const Question& question, const Verdict& verdict);
+  // settle.cpp
+  void note_hit(const Lease& lease);
   // pin.cpp
-  PinResult pin(const Question& question, MatchScratch& scratch, std::int64_t tokens, Lease& lease) const;
-  PinResult pin_history(MatchScratch& scratch, std::int64_t tokens, Lease& lease) const;
-  PinResult pin_blocks(const Question& question, MatchScratch& scratch, const Tip* tip, Lease& lease) const;
-  PinResult pin_tip(const Tip& tip, Lease& lease) const;
+  PinResult pin(const Question& question, MatchScratch& scratch, std::int64_t tokens, Lease& lease);
+  PinResult pin_history(const Question& question, MatchScratch& scratch, std::int64_t tokens, Lease& lease,
+                        EvictableChange& change);
+  PinResult pin_blocks(const Question& question, MatchScratch& scratch, const Tip* tip, Lease& lease,
+                       EvictableChange& change);
+  PinResult pin_tip(const Tip& tip, Lease& lease, EvictableChange& change);
   bool verify(const Question& question, const Lease& lease, Why& why);
   bool content_intact(int group, PageId page, bool whole) const;
   void take_fingerprint(int group, PageId page);
@@ -192,12 +296,12 @@ class HybridCache {
   // tips.cpp
   void gather_tips(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const;
-  void file_tip(const KeyChain& keys, std::int64_t unit, std::int64_t length, DescriptorId tip);
+  void file_tip(Key128 parent, std::int64_t length, DescriptorId tip);
   bool put_entry(DescriptorId directory, std::uint64_t wanted);
   void evict_tip(DescriptorId tip);
   void unfile_tips(const KeyChain& keys, std::int64_t unit, std::int64_t length);
-  void note_tips_of(const KeyChain& keys, std::int64_t unit);
-  DescriptorId directory_of(const KeyChain& keys, std::int64_t unit);
+  void unfile_directory(Key128 key);
+  DescriptorId directory_of(Key128 key);
   // fill.cpp
   enum class Of : std::uint8_t { Needed, Any };  // whether `all` leaves out blocks that keep no state
   std::vector<std::int64_t> selected(const KeyChain& keys, int group, const Selection& selection, Of of,
@@ -206,16 +310,90 @@ class HybridCache {
   Chosen chosen_of(const Fill& fill, std::span<const Selection> groups) const;
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
-  std::uint32_t rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const;
+  std::uint32_t rows_in_tip(int group, std::int64_t tokens) const;
+  void claim_room(Fill& fill, AdmissionLedger::Share& share);
   void take_pages(Fill& fill, int group, std::vector<PageId>& scratch);
   enum class Claim : std::uint8_t { Taken, Lost, Full };
+  Claim place(Key128 key, bool may_have_tips, DescriptorId& id);
   Claim claim_entry(Fill& fill, int group, Fill::Entry& entry);
-  void renote_tips(const KeyChain& keys, int group, const Fill::Entry& entry, DescriptorId id);
   void add_copies(Fill& fill, const Lease& lease);
-  void publish_entry(Fill& fill, int group, Fill::Entry& entry);
+  void publish_entry(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick);
+  void describe_page(int group, PageId page, FormatId format, std::uint32_t rows);
   void note_format(int group, FormatId format);
+  // admit.cpp
+  static constexpr int take_attempts = 8;
+  std::vector<AdmissionLedger::Room> rooms() const;
+  std::int64_t room(int group) const;
+  std::vector<std::int64_t> extra_pages(const AdmitQuestion& question) const;
+  BlockSpan replayed_blocks(int group, std::int64_t tokens) const;
+  void refuse(const AdmitQuestion& question, NotAdmitted& refused);
+  bool take_first_pages(Ticket& ticket, const AdmitQuestion& question);
+  void copy_leased_states(Ticket& ticket, const Lease& lease);
+  bool take_page(Ticket& ticket, int group, PageId& page);
+  bool take_blocks(Ticket& ticket, int group, std::int64_t end);
+  void give_page(Ticket& ticket, int group, PageId& page, bool quarantine);
+  void own(Lease& lease);
+  void disown(Lease& lease);
+  // grow.cpp
+  void check_open(const Ticket& ticket) const;
+  bool in_flight_fits(const Ticket& ticket, std::int64_t grown, std::int64_t advanced) const;
+  bool keeps_state(int group, std::int64_t tokens) const;
+  std::int64_t pages_to_grow(const Ticket& ticket, int group, std::int64_t grown,
+                             std::span<const std::int64_t> states) const;
+  int try_grow(Ticket& ticket, std::int64_t grown, std::span<const std::int64_t> states);
+  static void note_grown(Ticket& ticket, std::int64_t grown);
+  bool grow_group(Ticket& ticket, int group, std::int64_t grown, std::span<const std::int64_t> states);
+  void shrink_group(Ticket& ticket, int group, std::int64_t grown, std::span<const std::int64_t> states);
+  void drop_blocks(Ticket& ticket, int group, std::int64_t grown, bool park);
+  void copy_shared_block(Ticket& ticket, int group);
+  void plan_events(Ticket& ticket) const;
+  // advance.cpp
+  void copy_live_states(Ticket& ticket, std::int64_t computed, std::int64_t copies_room);
+  bool wants_state(const Ticket& ticket, int group, std::int64_t computed) const;
+  void copy_live_state(Ticket& ticket, int group, std::int64_t computed);
+  void publish_blocks(Ticket& ticket, std::int64_t upto);
+  void publish_unit(Ticket& ticket, std::int64_t unit, const SlotMask* slots);
+  bool may_pin_beside(DescriptorId id, WordClass which, SlotMask lost) const;
+  void abort_slots(DescriptorId id, Key128 key, WordClass which, SlotMask mine);
+  void publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorId id, Key128 key, WordClass which,
+                       SlotMask mine);
+  Claim find_place(Key128 key, bool may_have_tips, DescriptorId& id);
+  void publish_states(Ticket& ticket, std::int64_t upto, std::int64_t copied_upto);
+  void publish_state(Ticket& ticket, int group, Ticket::State& state);
+  DescriptorId publish_page(Ticket& ticket, int group, Key128 key, std::int64_t tokens, std::uint32_t rows,
+                            PageId page);
+  void slide(Ticket& ticket, std::int64_t upto);
+  void slide_out(Ticket& ticket, int group, std::int64_t block);
+  void let_go(Ticket& ticket, int group, Ticket::Block& block, bool quarantine);
+  void slide_lease(Ticket& ticket, std::int64_t upto);
+  bool is_partial(const Ticket& ticket, const Lease::Held& held) const;
+  std::int64_t needed_until(const Ticket& ticket, const Lease::Held& held) const;
+  // close.cpp
+  void let_history_go(Ticket& ticket);
+  void slide_all(Ticket& ticket);
+  void publish_end(Ticket& ticket, bool keep_tip);
+  void publish_tip(Ticket& ticket, std::int64_t rest);
+  PageId* tip_page(Ticket& ticket, int group);
+  void give_up_pages(Ticket& ticket, bool quarantine);
+  // step.cpp
+  StepStatus step_one(const StepArrays& step, std::int64_t i, std::int64_t& copied);
+  bool advance_quietly(Ticket& ticket, const TokenView& tokens, std::int64_t from, std::int64_t computed);
+  void advance_aloud(const StepArrays& step, Ticket& ticket, std::int64_t computed, std::int64_t& copied);
+  StepStatus grow_one(const StepArrays& step, std::int64_t i, Ticket& ticket, std::int64_t grown);
   void give_back(int group, Fill::Entry& entry, bool quarantine);
   void note_if_done(Fill& fill);
+  // evict.cpp
+  void check_room(Fill& fill, std::vector<std::int64_t>& new_units);
+  void hold_ready(Fill& fill);
+  void let_ready_go(Fill& fill, bool used);
+  bool descriptors_can_go(std::int64_t wanted);
+  std::int64_t retire(const Victim& victim, int pool);
+  std::int64_t node_before(std::int64_t unit) const;
+  void link(DescriptorId id, Key128 parent_key, DescriptorId parent);
+  bool linked(DescriptorId id, Key128 parent_key) const;
+  void link_unit(const Ticket& ticket, std::int64_t tokens, DescriptorId id);
+  void link_entry(const Fill& fill, int group, const Fill::Entry& entry);
+  void use_ready(Fill& fill, std::uint32_t tick);
 
   Layout layout_;
   BlockStore store_;
@@ -231,12 +409,21 @@ class HybridCache {
   CacheCounters counters_;
   Atom<std::uint32_t> tips_filed_;  // directories may exist
   Atom<std::uint32_t> verify_turn_;
-  Atom<std::uint32_t> tip_clock_;  // age of tips, filed in their descriptors
   bool any_host_pool_ = false;
   std::int64_t resets_ = 0;
-  std::unique_ptr<Atom<std::int64_t>[]> private_pages_;      // a group: held by fills outside any word
+  std::unique_ptr<Atom<std::int64_t>[]> private_pages_;  // a group: held by fills outside any word
+  std::unique_ptr<Atom<std::int64_t>[]>
+      unowned_pages_;  // a group: of fills, and pinned by leases, without ticket
   std::unique_ptr<Atom<std::int64_t>[]> quarantined_pages_;  // a group: kept out of the pool until reset
   Atom<std::int64_t> live_leases_, live_fills_;
+  AdmissionLedger admission_;
+  TicketBook tickets_;
+  std::int64_t record_units_ = 0;  // distance of units at which some paged group records a block
+  std::mutex choosing_;            // held while victims are chosen
+  std::unique_ptr<EvictionPolicy> policy_;
+  Counters<eviction_class_count * 2 * Word::slots> evicted_;
+  Counters<1> stranded_;
+  Atom<std::uint32_t> looked_at_;  // where the search for descriptors that can go went on
   Spares<Lease> spare_leases_;
   Spares<MatchScratch> spare_scratch_;
 };

@@ -9,6 +9,7 @@
 namespace hkv {
 
 inline constexpr int kind_count = 5;
+inline constexpr int refusal_count = 7;
 
 enum Count : int {
   kLookups,
@@ -29,7 +30,8 @@ enum Count : int {
   kQuarantined,
   kPublished,
   kRetired,
-  kFalseHits,                                           // [check][kind]
+  kNotAdmitted,                                         // [Refusal]
+  kFalseHits = kNotAdmitted + refusal_count,            // [check][kind]
   kLostTokens = kFalseHits + check_count * kind_count,  // [check][kind]
   kCountEnd = kLostTokens + check_count * kind_count,
 };

@@ -3,8 +3,14 @@
 #include <algorithm>
 
 #include "cache/cache.h"
+#include "layout/key_message.h"
 
 namespace hkv {
+namespace {
+
+constexpr int take_attempts = 8;  // where others take what was made room for
+
+}  // namespace
 
 // Own blocks of a group that the selection names: those that end inside the slice, and the partial block of
 // a tip. All of them means those that end after `after`. Throws Error(ArgumentError) on an index outside.
@@ -57,6 +63,7 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
   fill->copies.resize(layout_.groups.size());
   // A request that starts at a lease writes nothing before it: a page there would be published unwritten.
   const std::int64_t written_from = lease == nullptr ? 0 : lease->tokens;
+  std::vector<std::int64_t> new_units;
   // First what is needed, so that a refusal leaves everything as it was; concurrent takers are met below.
   for (int g = 0; g < store_.group_count(); ++g) {
     const GroupSlot& at = store_.slot_of(g);
@@ -64,16 +71,21 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
     for (const std::int64_t block : selected(*keys, g, groups[g], Of::Needed, written_from)) {
       Fill::Entry entry{block, no_page, {}, no_descriptor, Fill::State::Given, -1, 0};
       entry.key = key_of_block(*keys, g, block, entry.tip_unit);
-      if (entry.tip_unit >= 0) entry.rows = rows_in_tip(*keys, g, block);
+      if (entry.tip_unit >= 0) entry.rows = rows_in_tip(g, keys->tokens());
       const Sighting seen = store_.table().find(entry.key);
-      if (seen.found() && seen.word(at.which).usable_slot(at.slot)) continue;
+      const std::int64_t unit =
+          entry.tip_unit >= 0 ? entry.tip_unit + 1 : (block + 1) * layout_.groups[g].block_units;
+      if (seen.found() && seen.word(at.which).usable_slot(at.slot)) {
+        if (policy_ != nullptr) fill->ready.push_back({seen.id, g, unit, seen.word(at.which)});
+        continue;
+      }
+      if (!seen.found()) new_units.push_back(entry.tip_unit >= 0 ? -1 : unit);
       entries.push_back(entry);
     }
-    const auto free = static_cast<std::int64_t>(store_.pool(g).free_count());
-    if (static_cast<std::int64_t>(entries.size()) > free) {
-      throw OutOfPagesError(layout_.groups[g].name, static_cast<long long>(entries.size()), free);
-    }
   }
+  check_room(*fill, new_units);
+  AdmissionLedger::Share share;
+  claim_room(*fill, share);
   live_fills_.fetch_add(1);
   try {
     std::vector<PageId> pages;
@@ -81,24 +93,52 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
     for (int g = 0; g < store_.group_count(); ++g) {
       for (Fill::Entry& entry : fill->entries[g]) {
         // Where another is filling the block the page stays private.
-        if (claim_entry(*fill, g, entry) == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
+        Claim claim = claim_entry(*fill, g, entry);
+        for (int attempt = 0; claim == Claim::Full && attempt < take_attempts; ++attempt) {
+          // One is short, and more will be: each pass over all descriptors is to serve many.
+          if (make_room(descriptor_pool, 1 + store_.blocks() / 64) == 0) break;
+          claim = claim_entry(*fill, g, entry);
+        }
+        if (claim == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
       }
     }
   } catch (const Error&) {
+    admission_.end(share);
+    let_ready_go(*fill, false);
     abort(*fill, false);
     throw;
   }
+  admission_.end(share);
+  let_ready_go(*fill, true);
   if (lease != nullptr) add_copies(*fill, *lease);
   return fill;
 }
 
-// Takes a page for each entry of a group, private until it is claimed. Throws Error(OutOfPages) where others were
-// faster; the pages taken by then are the fill's to give back.
+// Makes sure that the fill takes no page that a ticket was promised, until it has its pages.
+// Throws Error(OutOfPages); nothing has changed then.
+void HybridCache::claim_room(Fill& fill, AdmissionLedger::Share& share) {
+  std::vector<std::int64_t> pages;
+  for (const auto& entries : fill.entries) pages.push_back(static_cast<std::int64_t>(entries.size()));
+  int group = 0;
+  const std::vector<AdmissionLedger::Room> rooms = this->rooms();
+  if (admission_.admit_fill(share, pages, rooms, group)) return;
+  let_ready_go(fill, false);
+  const std::int64_t left = rooms[group].free_and_evictable - admission_.promised(group);
+  throw OutOfPagesError(layout_.groups[group].name, pages[group], std::max<std::int64_t>(left, 0));
+}
+
+// Takes a page for each entry of a group, private until it is claimed, and makes room for those that are short. Throws
+// Error(OutOfPages) where others were faster; the pages taken by then are the fill's to give back.
 void HybridCache::take_pages(Fill& fill, int group, std::vector<PageId>& scratch) {
   std::vector<Fill::Entry>& entries = fill.entries[group];
   scratch.resize(entries.size());
-  const std::size_t taken = store_.pool(group).take_some(scratch);
+  std::size_t taken = store_.pool(group).take_some(scratch);
+  for (int attempt = 0; taken < scratch.size() && attempt < take_attempts; ++attempt) {
+    if (make_room(group, static_cast<std::int64_t>(scratch.size() - taken)) == 0) break;
+    taken += store_.pool(group).take_some(std::span(scratch).subspan(taken));
+  }
   private_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
+  unowned_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
   for (std::size_t i = 0; i < taken; ++i) {
     entries[i].page = scratch[i];
     entries[i].state = Fill::State::Private;
@@ -109,44 +149,50 @@ void HybridCache::take_pages(Fill& fill, int group, std::vector<PageId>& scratch
   }
 }
 
+// The descriptor of a key, made if there is none. Returns: Taken with `id`; Lost where it cannot be found; Full where
+// no descriptor is free.
+HybridCache::Claim HybridCache::place(Key128 key, bool may_have_tips, DescriptorId& id) {
+  const Placement placed = store_.table().get_or_insert(key);
+  if (placed.how == Placed::Full) return Claim::Full;
+  if (placed.how == Placed::Private) {
+    counters_.add(kUnplaced, 1);
+    return Claim::Lost;
+  }
+  id = placed.id;
+  // A unit that comes back may still have a tip directory below it.
+  if (placed.how == Placed::Inserted && may_have_tips && tips_filed_.load() != 0 &&
+      store_.table().find(key_message::directory_key(key)).found())
+    store_.note_tips(id);
+  return Claim::Taken;
+}
+
 // Returns: Taken where the block is now this fill's, Lost where it is another's or cannot be found, Full where
 // no descriptor is free.
 HybridCache::Claim HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& entry) {
+  const bool may_have_tips = entry.tip_unit < 0 && fill.keys->has_tokens();
   for (;;) {
-    const Placement placed = store_.table().get_or_insert(entry.key);
-    if (placed.how == Placed::Full) return Claim::Full;
-    if (placed.how == Placed::Private) {
-      counters_.add(kUnplaced, 1);
-      return Claim::Lost;
-    }
-    if (placed.how == Placed::Inserted && tips_filed_.load() != 0)
-      renote_tips(*fill.keys, group, entry, placed.id);
+    DescriptorId id = no_descriptor;
+    const Claim placed = place(entry.key, may_have_tips, id);
+    if (placed != Claim::Taken) return placed;
     bool lives = true;
-    if (store_.claim(placed.id, entry.key, group, entry.page, lives)) {
-      entry.id = placed.id;
+    if (store_.claim(id, entry.key, group, entry.page, lives)) {
+      entry.id = id;
       entry.state = Fill::State::Claimed;
       private_pages_[group].fetch_sub(1);
       return Claim::Taken;
     }
     if (lives) {
-      store_.table().erase_if_empty(placed.id, entry.key);
+      store_.table().erase_if_empty(id, entry.key);
       return Claim::Lost;
     }
   }
 }
 
-// A unit that comes back may still have a tip directory below it.
-void HybridCache::renote_tips(const KeyChain& keys, int group, const Fill::Entry& entry, DescriptorId id) {
-  if (entry.tip_unit >= 0 || !keys.has_tokens()) return;
-  const std::int64_t unit = (entry.block + 1) * layout_.groups[group].block_units;
-  if (store_.table().find(keys.tip_directory_key(unit)).found()) store_.note_tips(id);
-}
-
-// Rows of the partial block that a tip attests.
-std::uint32_t HybridCache::rows_in_tip(const KeyChain& keys, int group, std::int64_t block) const {
+// Rows of the partial block at the end of so many tokens that a tip there attests.
+std::uint32_t HybridCache::rows_in_tip(int group, std::int64_t tokens) const {
   const Group& g = layout_.groups[group];
   if (g.coverage.rule == Rule::Checkpoint) return 0;  // a state is whole or not there
-  const std::int64_t rows = (keys.tokens() - block * layout_.block_tokens(g)) / g.tokens_per_row;
+  const std::int64_t rows = tokens % layout_.block_tokens(g) / g.tokens_per_row;
   const std::int64_t kept = g.rows_per_page == 0 ? rows : std::min(rows, g.rows_per_page);
   return static_cast<std::uint32_t>(std::max<std::int64_t>(kept, 1));
 }
@@ -184,6 +230,7 @@ void HybridCache::check_selection(const Fill& fill, std::span<const Selection> g
 
 void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
   const Chosen chosen = chosen_of(fill, groups);
+  const std::uint32_t tick = store_.recency().next();
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (int g = 0; g < store_.group_count(); ++g) {
       if (store_.slot_of(g).which != which) continue;
@@ -191,14 +238,15 @@ void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
       const bool all = groups[g].all;
       for (Fill::Entry& entry : fill.entries[g]) {
         if (all || std::find(blocks.begin(), blocks.end(), entry.block) != blocks.end())
-          publish_entry(fill, g, entry);
+          publish_entry(fill, g, entry, tick);
       }
     }
   }
+  use_ready(fill, tick);
   note_if_done(fill);
 }
 
-void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
+void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick) {
   if (entry.state == Fill::State::Private) {
     const Claim claim = claim_entry(fill, group, entry);
     if (claim == Claim::Lost) {
@@ -208,18 +256,25 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry) {
     if (claim != Claim::Taken) return;  // Full: there may be a descriptor for it at the next publish
   }
   if (entry.state != Fill::State::Claimed) return;
-  PageRecord& record = store_.pool(group)[entry.page];
-  const FormatId format = fill.formats[group];
-  record.format.store(format);
-  record.attested_rows.store(entry.rows);
-  take_fingerprint(group, entry.page);
-  note_format(group, format);
-  // The tip's age, while the life cannot end: later the id may stand for a directory, whose entry it would spoil.
-  if (entry.tip_unit >= 0) store_[entry.id].set_parent(DescriptorId{tip_clock_.fetch_add(1)});
-  store_.publish(entry.id, group);
+  describe_page(group, entry.page, fill.formats[group], entry.rows);
+  link_entry(fill, group, entry);  // while the life cannot end
+  unowned_pages_[group].fetch_sub(1);
+  store_.publish(entry.id, group, tick);
   entry.state = Fill::State::Published;
   counters_.add(kPublished, 1);
-  if (entry.tip_unit >= 0) file_tip(*fill.keys, entry.tip_unit, fill.keys->rest_tokens(), entry.id);
+  if (entry.tip_unit < 0) return;
+  const KeyChain& keys = *fill.keys;
+  const Key128 parent = entry.tip_unit == 0 ? keys.root() : keys.keys()[entry.tip_unit - 1];
+  file_tip(parent, keys.rest_tokens(), entry.id);
+}
+
+// What a page holds, for whoever sees it published.
+void HybridCache::describe_page(int group, PageId page, FormatId format, std::uint32_t rows) {
+  PageRecord& record = store_.pool(group)[page];
+  record.format.store(format);
+  record.attested_rows.store(rows);
+  take_fingerprint(group, page);
+  note_format(group, format);
 }
 
 // Whether all pages of a group have one format; read by match before and after its pins.
@@ -245,6 +300,7 @@ void HybridCache::give_back(int group, Fill::Entry& entry, bool quarantine) {
   } else {
     return;
   }
+  unowned_pages_[group].fetch_sub(1);
   if (quarantine) {
     counters_.add(kQuarantined, 1);
     quarantined_pages_[group].fetch_add(1);

@@ -20,6 +20,7 @@ namespace hkv {
 enum class Settlement : std::uint8_t { Open, Released, Failed, Withdrawn };
 
 struct Lease {
+  static constexpr std::ptrdiff_t unpin_ahead = 16;  // pins of one lease lie apart in memory
   // A page held for a Window, Chunk or Checkpoint group, or a tip's partial page of any group.
   struct Held {
     int group;
@@ -39,6 +40,7 @@ struct Lease {
   std::uint32_t replayed = 0;  // groups that are not held but computed again
   Verdict verdict;             // for the counters, when it is settled
   Settlement settlement = Settlement::Open;
+  bool unowned = false;  // counted among the pins that no ticket answers for
 
   // Empties it for the next user; keeps its memory.
   void clear() {
@@ -51,9 +53,16 @@ struct Lease {
     settlement = Settlement::Open;
   }
 
-  // Drops every pin, newest first. Progress: lock-free.
+  // Drops every pin, newest first: one use of all that nobody else pins. Progress: lock-free.
   void drop(BlockStore& store) {
-    for (auto pin = pins.rbegin(); pin != pins.rend(); ++pin) store.unpin(pin->id, pin->which);
+    if (pins.empty()) return;
+    const std::uint32_t tick = store.recency().next();
+    EvictableChange change;
+    for (auto pin = pins.rbegin(); pin != pins.rend(); ++pin) {
+      if (pins.rend() - pin > unpin_ahead) store.prefetch_unpin((pin + unpin_ahead)->id);
+      store.unpin(pin->id, pin->which, tick, change);
+    }
+    store.count_unpins(change);
     pins.clear();
   }
 };

@@ -54,6 +54,7 @@ Verdict HybridCache::match(const Question& question, const std::shared_ptr<const
     lease->keys = keys;
     lease->verdict = verdict;
     live_leases_.fetch_add(1);
+    own(*lease);
   } else if (lease != nullptr) {
     lease->drop(store_);
     spare_leases_.put(std::move(lease));

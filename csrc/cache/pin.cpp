@@ -14,23 +14,28 @@ constexpr std::int64_t sample_bytes = 64 << 10;
 }  // namespace
 
 PinResult HybridCache::pin(const Question& question, MatchScratch& scratch, std::int64_t tokens,
-                           Lease& lease) const {
+                           Lease& lease) {
   const Tip* tip = tokens % layout_.step_tokens() == 0 ? nullptr : usable_tip_at(scratch.snapshot, tokens);
   lease.tokens = tokens;
-  PinResult result = pin_history(scratch, tokens, lease);
-  if (result == PinResult::Pinned) result = pin_blocks(question, scratch, tip, lease);
-  if (result == PinResult::Pinned && tip != nullptr) result = pin_tip(*tip, lease);
+  EvictableChange change;
+  PinResult result = pin_history(question, scratch, tokens, lease, change);
+  if (result == PinResult::Pinned) result = pin_blocks(question, scratch, tip, lease, change);
+  if (result == PinResult::Pinned && tip != nullptr) result = pin_tip(*tip, lease, change);
+  store_.count_pins(change);
   // A page of a new format published since the words were read: look again with that known.
   if (result == PinResult::Pinned && formats_turn_.load() != scratch.formats_turn) return PinResult::Raced;
   return result;
 }
 
-// H of every block below the length that a Prefix group records: one CAS each.
-PinResult HybridCache::pin_history(MatchScratch& scratch, std::int64_t tokens, Lease& lease) const {
+// H of every block below the length that a Prefix group records: one CAS each. Whoever holds the pins of two
+// neighbours can tell which continues which.
+PinResult HybridCache::pin_history(const Question& question, MatchScratch& scratch, std::int64_t tokens,
+                                   Lease& lease, EvictableChange& change) {
   if (layout_.probe_units == 0) return PinResult::Pinned;
   const std::int64_t positions = tokens / layout_.unit_tokens / layout_.probe_units;
   lease.history.resize(static_cast<std::size_t>(positions));
   lease.pins.reserve(static_cast<std::size_t>(positions) + 64);
+  std::int64_t last = -1;  // position pinned before
   for (std::int64_t k = 0; k < positions; ++k) {
     SlotMask required = prefix_slots_;
     if (!one_prefix_block_) {
@@ -46,17 +51,20 @@ PinResult HybridCache::pin_history(MatchScratch& scratch, std::int64_t tokens, L
     if (required == 0) continue;
     const Sighting& seen = scratch.history[k];
     if (!seen.found()) return PinResult::Raced;
-    const PinResult result = store_.table()[seen.id].pin(WordClass::H, seen.h, required);
+    const PinResult result = store_.pin(seen.id, WordClass::H, seen.h, required, change);
     if (result != PinResult::Pinned) return result;
     held = seen.id;
     lease.pins.push_back({seen.id, WordClass::H});
+    if (last >= 0 && policy_ != nullptr && store_[seen.id].parent() != lease.history[last])
+      link(seen.id, question.keys->keys()[(last + 1) * layout_.probe_units - 1], lease.history[last]);
+    last = k;
   }
   return PinResult::Pinned;
 }
 
 // B of only the blocks that windows and checkpoints need; blocks recorded at one unit share a pin.
 PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratch, const Tip* tip,
-                                  Lease& lease) const {
+                                  Lease& lease, EvictableChange& change) {
   const Snapshot& s = scratch.snapshot;
   auto& wanted = scratch.wanted;
   wanted.clear();
@@ -94,7 +102,7 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
       required = static_cast<SlotMask>(required | 1u << store_.slot_of(g).slot);
       lease.held.push_back({g, end / layout_.groups[g].block_units - 1, seen.id});
     }
-    const PinResult result = store_.table()[seen.id].pin(WordClass::B, seen.b, required);
+    const PinResult result = store_.pin(seen.id, WordClass::B, seen.b, required, change);
     if (result != PinResult::Pinned) return result;
     lease.pins.push_back({seen.id, WordClass::B});
   }
@@ -102,7 +110,7 @@ PinResult HybridCache::pin_blocks(const Question& question, MatchScratch& scratc
 }
 
 // The partial pages of a tip, of every group that needs one there.
-PinResult HybridCache::pin_tip(const Tip& tip, Lease& lease) const {
+PinResult HybridCache::pin_tip(const Tip& tip, Lease& lease, EvictableChange& change) {
   SlotMask required[2] = {0, 0};
   for (int g = 0; g < static_cast<int>(layout_.groups.size()); ++g) {
     const Group& group = layout_.groups[g];
@@ -119,7 +127,7 @@ PinResult HybridCache::pin_tip(const Tip& tip, Lease& lease) const {
   for (const WordClass which : {WordClass::H, WordClass::B}) {
     const int i = static_cast<int>(which);
     if (required[i] == 0) continue;
-    const PinResult result = store_.table()[DescriptorId{tip.id}].pin(which, words[i], required[i]);
+    const PinResult result = store_.pin(DescriptorId{tip.id}, which, words[i], required[i], change);
     if (result != PinResult::Pinned) return result;
     lease.pins.push_back({DescriptorId{tip.id}, which});
   }
@@ -139,6 +147,20 @@ void HybridCache::page_ids(const Lease& lease, int group, std::vector<std::uint3
   for (const Lease::Held& held : lease.held) {
     if (held.group == group) out[held.block] = index(store_.page(held.id, group));
   }
+}
+
+void HybridCache::page_ids(const Ticket& ticket, int group, std::vector<std::uint32_t>& out) const {
+  const std::int64_t block_tokens = layout_.block_tokens(layout_.groups[group]);
+  out.clear();
+  if (ticket.lease != nullptr) page_ids(*ticket.lease, group, out);
+  out.resize(static_cast<std::size_t>((ticket.grown + block_tokens - 1) / block_tokens), none_u32);
+  const Ticket::Hand& hand = ticket.hands[group];
+  for (std::size_t i = 0; i < hand.blocks.size(); ++i) {
+    if (hand.blocks[i].hold != Ticket::Hold::None)
+      out[static_cast<std::size_t>(hand.base) + i] = index(hand.blocks[i].page);
+  }
+  for (const Ticket::State& state : hand.states)
+    out[static_cast<std::size_t>(state.tokens / block_tokens - 1)] = index(state.page);
 }
 
 // ---- content -----------------------------------------------------------------------------------

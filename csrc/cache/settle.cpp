@@ -29,6 +29,7 @@ void HybridCache::settle(Lease& lease, Settlement how, int failed_kind) {
   if (how == Settlement::Released) {
     counters_.add(kEffective, 1);
     counters_.add(kEffectiveTokens, tokens);
+    note_hit(lease);
   } else if (how == Settlement::Withdrawn) {
     counters_.add(kWithdrawn, 1);
     counters_.add(kWithdrawnTokens, tokens);
@@ -39,8 +40,25 @@ void HybridCache::settle(Lease& lease, Settlement how, int failed_kind) {
   }
 }
 
+// Somebody resumed at the boundary, or the tip, where the lease ends.
+void HybridCache::note_hit(const Lease& lease) {
+  const std::int64_t units = lease.tokens / layout_.unit_tokens;
+  if (lease.tokens % layout_.unit_tokens == 0 && layout_.probe_units != 0 &&
+      units % layout_.probe_units == 0) {
+    const DescriptorId last = lease.history.empty() ? no_descriptor : lease.history.back();
+    if (last != no_descriptor) store_.recency().note_hit(last);
+    return;
+  }
+  for (const Lease::Held& held : lease.held) {
+    if (store_.recency().end(held.id) != lease.tokens) continue;
+    store_.recency().note_hit(held.id);
+    return;
+  }
+}
+
 void HybridCache::drop(std::unique_ptr<Lease> lease) {
   HKV_CHECK(lease->settlement != Settlement::Open);
+  disown(*lease);
   lease->drop(store_);
   lease->keys.reset();
   live_leases_.fetch_sub(1);
@@ -65,6 +83,7 @@ std::int64_t HybridCache::extend(Lease& lease, const Question& question,
       break;
     }
     if (pinned == PinResult::Pinned && verify(question, *longer, wrong)) {
+      disown(lease);
       lease.drop(store_);
       lease.history.swap(longer->history);
       lease.held.swap(longer->held);
@@ -72,6 +91,7 @@ std::int64_t HybridCache::extend(Lease& lease, const Question& question,
       lease.tokens = longer->tokens;
       lease.replayed = longer->replayed;
       lease.keys = keys;
+      own(lease);
       break;
     }
     longer->drop(store_);

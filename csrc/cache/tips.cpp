@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "cache/cache.h"
+#include "layout/key_message.h"
 #include "reuse/checks.h"
 
 namespace hkv {
@@ -88,9 +89,8 @@ void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch
   }
 }
 
-// The directory of a parent, made if there is none; no_descriptor where the table has no room for it.
-DescriptorId HybridCache::directory_of(const KeyChain& keys, std::int64_t unit) {
-  const Key128 key = keys.tip_directory_key(unit);
+// The directory of that key, made if there is none; no_descriptor where the table has no room for it.
+DescriptorId HybridCache::directory_of(Key128 key) {
   for (;;) {
     const Placement placed = store_.table().get_or_insert(key);
     if (placed.how != Placed::Found && placed.how != Placed::Inserted) return no_descriptor;
@@ -102,20 +102,14 @@ DescriptorId HybridCache::directory_of(const KeyChain& keys, std::int64_t unit) 
   }
 }
 
-void HybridCache::note_tips_of(const KeyChain& keys, std::int64_t unit) {
-  if (unit == 0) return;
-  const Sighting parent = store_.table().find(keys.keys()[unit - 1]);
-  if (parent.found()) store_.note_tips(parent.id);
-}
-
-// Files a published tip. A fifth one takes the place of the oldest that nobody pins; where all are pinned
+// Files a published tip below the unit of key `parent`, or below the root, whose key is not in the table. A fifth one takes the place of the oldest that nobody pins; where all are pinned
 // the new one stays unfindable and is counted.
-void HybridCache::file_tip(const KeyChain& keys, std::int64_t unit, std::int64_t length, DescriptorId tip) {
-  const Key128 key = keys.tip_directory_key(unit);
+void HybridCache::file_tip(Key128 parent, std::int64_t length, DescriptorId tip) {
+  const Key128 key = key_message::directory_key(parent);
   const std::uint64_t wanted = entry_of(length, tip);
   tips_filed_.store(1);
   for (;;) {
-    const DescriptorId directory = directory_of(keys, unit);
+    const DescriptorId directory = directory_of(key);
     if (directory == no_descriptor) break;
     Word h, b;
     Descriptor& d = store_[directory];
@@ -129,8 +123,9 @@ void HybridCache::file_tip(const KeyChain& keys, std::int64_t unit, std::int64_t
     Word now = d.word(WordClass::H);
     while (!d.try_apply(WordClass::H, now, now.next_generation())) {
     }
-    store_.unpin(directory, WordClass::H);
-    note_tips_of(keys, unit);
+    store_.unpin_directory(directory);
+    const Sighting above = store_.table().find(parent);
+    if (above.found()) store_.note_tips(above.id);
     if (filed) return;
     break;
   }
@@ -146,14 +141,16 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
     for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
       const std::uint64_t entry = d.tip(slot).load();
       if (entry == wanted) return true;
-      if (entry == no_entry || !store_.is_tip_of(tip_of(entry), directory)) {  // free, or its tip is gone
+      if (store_.is_dead_entry(directory, entry)) {  // free, or its tip is gone
         place = slot;
         there = entry;
         break;
       }
       const Descriptor& tip = store_[tip_of(entry)];
       if (tip.word(WordClass::H).pins() != 0 || tip.word(WordClass::B).pins() != 0) continue;
-      const std::uint32_t age = tip_clock_.load() - index(tip.parent());
+      const WordClass which = tip.word(WordClass::H).no_phase() ? WordClass::B : WordClass::H;
+      const std::uint32_t age =
+          Recency::age(store_.recency().horizon(), store_.recency().tick(tip_of(entry), which));
       if (place < 0 || age > oldest) {
         place = slot;
         there = entry;
@@ -180,7 +177,10 @@ void HybridCache::evict_tip(DescriptorId tip) {
 void HybridCache::unfile_tips(const KeyChain& keys, std::int64_t unit, std::int64_t length) {
   const Sighting gone = store_.table().find(keys.tip_key(unit, length));
   if (gone.found() && (!gone.h.no_phase() || !gone.b.no_phase())) return;
-  const Key128 key = keys.tip_directory_key(unit);
+  unfile_directory(keys.tip_directory_key(unit));
+}
+
+void HybridCache::unfile_directory(Key128 key) {
   const Sighting directory = store_.table().find(key);
   if (!directory.found()) return;
   Descriptor& d = store_[directory.id];
@@ -190,12 +190,10 @@ void HybridCache::unfile_tips(const KeyChain& keys, std::int64_t unit, std::int6
   for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
     std::uint64_t entry = d.tip(slot).load();
     if (entry == no_entry) continue;
-    const Descriptor& tip = store_[tip_of(entry)];
-    const bool dead = !store_.is_tip_of(tip_of(entry), directory.id) || !tip.word(WordClass::H).live() ||
-                      (tip.word(WordClass::H).no_phase() && tip.word(WordClass::B).no_phase());
+    const bool dead = store_.is_dead_entry(directory.id, entry);
     if (!dead || !d.tip(slot).compare_exchange(entry, no_entry)) empty = false;
   }
-  store_.unpin(directory.id, WordClass::H);
+  store_.unpin_directory(directory.id);
   if (empty) store_.end_directory(directory.id, key, seen.unpinned());
 }
 

@@ -57,4 +57,12 @@ constexpr BlockSpan needed_blocks(Coverage coverage, std::int64_t block_tokens, 
   return {span.from / block_tokens, (span.to + block_tokens - 1) / block_tokens};
 }
 
+// The length at which a block of a window or chunk, a whole one, is needed no more.
+// Requires: rule Window or Chunk.
+constexpr std::int64_t slides_out_at(Coverage coverage, std::int64_t block_tokens, std::int64_t block) {
+  const std::int64_t end = (block + 1) * block_tokens;
+  if (coverage.rule == Rule::Window) return end + coverage.tokens - 1;
+  return (end + coverage.tokens - 1) / coverage.tokens * coverage.tokens;
+}
+
 }  // namespace hkv

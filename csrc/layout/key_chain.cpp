@@ -9,50 +9,18 @@
 
 #include "base/check.h"
 #include "base/sha256_chain.h"
+#include "layout/key_message.h"
 
 namespace hkv {
-namespace {
 
-constexpr std::size_t tag_bytes = 16;
-constexpr char root_tag[] = "hybridkv root  1";
-constexpr char unit_tag[] = "hybridkv unit  1";
-constexpr char tip_tag[] = "hybridkv tip   1";
-constexpr char tips_tag[] = "hybridkv tips  1";
-constexpr char hashes_tag[] = "hybridkv hashes1";
-static_assert(sizeof root_tag == tag_bytes + 1 && sizeof unit_tag == tag_bytes + 1);
-static_assert(sizeof tip_tag == tag_bytes + 1 && sizeof tips_tag == tag_bytes + 1);
-static_assert(sizeof hashes_tag == tag_bytes + 1);
+using namespace key_message;
+
+namespace {
 
 // Units are hashed about this many bytes at a time, after their ids were checked or, where they are not an
 // array of 32-bit words, converted into a buffer: more would leave L2, less would cost restarts.
 constexpr std::int64_t portion_bytes = 65536;
 constexpr std::int64_t largest_unit_tokens = std::int64_t{1} << 24;
-
-Key128 head_of(const Sha256Words& words) {
-  Key128 head, tail;
-  sha256_split(words, head, tail);
-  return head;
-}
-
-// What follows the ids in body(): the media spans, their number and the number of ids.
-void add_frames(Sha256& message, const std::vector<MediaSpan>& media, std::int64_t from, std::int64_t n) {
-  const MediaRange range = media_touching(media, from, from + n);
-  for (std::size_t i = range.first; i < range.last; ++i) {
-    message.update_u64(static_cast<std::uint64_t>(media[i].offset));
-    message.update_u64(static_cast<std::uint64_t>(media[i].length));
-    message.update_u64(media[i].digest.size());
-    message.update(media[i].digest.data(), media[i].digest.size());
-  }
-  message.update_u64(range.last - range.first).update_u64(static_cast<std::uint64_t>(n));
-}
-
-// The same, with no media and a whole unit, as the fixed trailer of a record.
-Sha256Record unit_record(std::int64_t unit_tokens) {
-  std::uint8_t trailer[16 + tag_bytes] = {};
-  std::memcpy(trailer + 8, &unit_tokens, sizeof unit_tokens);
-  std::memcpy(trailer + 16, unit_tag, tag_bytes);
-  return Sha256Record(static_cast<std::size_t>(unit_tokens) * sizeof(std::uint32_t), trailer, sizeof trailer);
-}
 
 void check_unit(std::int64_t unit_tokens) {
   if (unit_tokens >= 1 && unit_tokens <= largest_unit_tokens) return;
@@ -226,14 +194,32 @@ void KeyChain::hash_units(const TokenView& tokens, std::int64_t from_unit) {
     if (by_itself) {
       Sha256 message;
       message.update(ids, record.bytes);
-      add_frames(message, media_, start, unit_tokens_);
-      chain = sha256_link(chain, message.update(unit_tag, tag_bytes).finish());
+      chain = sha256_link(chain, unit_digest(message, media_, start, unit_tokens_));
       sha256_split(chain, digests_->head[unit], digests_->tail[unit]);
     } else {
       sha256_chain(record, ids, static_cast<std::size_t>(n), chain, digests_->head.get() + unit,
                    digests_->tail.get() + unit);
     }
     unit += n;
+  }
+}
+
+void KeyChain::read_ids(std::int64_t from, std::int64_t n, std::uint32_t* out) const {
+  HKV_CHECK(has_tokens_ && 0 <= from && 0 <= n && from + n <= tokens());
+  const std::int64_t whole = end_unit_ * unit_tokens_;
+  while (n > 0) {
+    std::int64_t here = n;
+    if (from >= whole) {
+      std::copy_n(rest_.data() + (from - whole), n, out);
+    } else {
+      const Segment* segment = newest_.get();
+      while (segment->begin > from) segment = segment->previous.get();
+      here = std::min({n, whole - from, segment->begin + segment->view.count - from});
+      read_or_refuse(segment->view, from - segment->begin, here, out);
+    }
+    from += here;
+    out += here;
+    n -= here;
   }
 }
 
@@ -255,15 +241,12 @@ Key128 KeyChain::tip_key(std::int64_t unit, std::int64_t length) const {
       done += n;
     }
   }
-  add_frames(message, media_, start, length);
-  const Key128 parent = parent_key(unit);
-  return head_of(message.update(&parent, sizeof parent).update(tip_tag, tag_bytes).finish());
+  return key_message::tip_key(message, media_, start, length, parent_key(unit));
 }
 
 Key128 KeyChain::tip_directory_key(std::int64_t unit) const {
   HKV_CHECK(0 <= unit && unit <= end_unit_);
-  const Key128 parent = parent_key(unit);
-  return head_of(Sha256().update(&parent, sizeof parent).update(tips_tag, tag_bytes).finish());
+  return directory_key(parent_key(unit));
 }
 
 bool KeyChain::equals(const KeyChain& other) const {

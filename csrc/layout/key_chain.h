@@ -88,6 +88,13 @@ class KeyChain {
   bool has_tokens() const { return has_tokens_; }
   const std::vector<MediaSpan>& media() const { return media_; }
 
+  // The ids of tokens [from, from + n). Requires: has_tokens(), all of them in this sequence.
+  // Throws: ArgumentError as tip_key.
+  void read_ids(std::int64_t from, std::int64_t n, std::uint32_t* out) const;
+
+  // chain(unit - 1), from which the units from `unit` on continue. Requires: 0 <= unit <= end_unit().
+  Sha256Words digest_before(std::int64_t unit) const;
+
   // Key of the tip that holds the first `length` tokens of unit `unit`. Costs one SHA-256.
   // Requires: has_tokens(), 0 < length < unit_tokens(), unit <= end_unit(),
   // unit * unit_tokens() + length <= tokens().
@@ -123,7 +130,6 @@ class KeyChain {
   };
 
   KeyChain() = default;
-  Sha256Words digest_before(std::int64_t unit) const;
   Key128 parent_key(std::int64_t unit) const { return unit == 0 ? root_key_ : keys()[unit - 1]; }
   void append(TokenView tokens, const std::shared_ptr<Digests>& before);
   void hash_units(const TokenView& tokens, std::int64_t from_unit);

@@ -11,7 +11,9 @@ except ImportError as error:  # pragma: no cover - only a broken installation co
         f"for this Python): {error}"
     ) from error
 
+from hybridkv.admission import Admission
 from hybridkv.cache import HybridCache
+from hybridkv.checkpoints import CheckpointPolicy
 from hybridkv.coverage import Checkpoint, Chunk, Prefix, Window
 from hybridkv.errors import (
     ArgumentError,
@@ -30,14 +32,17 @@ from hybridkv.errors import (
 )
 from hybridkv.fill import Fill
 from hybridkv.formats import KvFormat
+from hybridkv.holders import Holder, Leak
 from hybridkv.identity import Identity
 from hybridkv.inspection import BlockInfo
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
 from hybridkv.lease import Lease
 from hybridkv.metrics import Metrics, PageCounts
+from hybridkv.page_budget import PagePlan, size_pages, worst_pages
 from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.spec import CacheGroup, CacheSpec, Need
+from hybridkv.ticket import Slots, Ticket
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 
 from hybridkv import formats  # isort: skip  (hk.formats.compatible)
@@ -45,6 +50,7 @@ from hybridkv import formats  # isort: skip  (hk.formats.compatible)
 __version__ = "0.1.0"
 
 __all__ = [
+    "Admission",
     "ArgumentError",
     "BlockInfo",
     "BlockKeys",
@@ -53,16 +59,19 @@ __all__ = [
     "CacheSpec",
     "Check",
     "Checkpoint",
+    "CheckpointPolicy",
     "Chunk",
     "Closed",
     "EvictionPolicy",
     "Fill",
     "FillClosed",
+    "Holder",
     "HybridCache",
     "HybridKVError",
     "Identity",
     "KernelContract",
     "KvFormat",
+    "Leak",
     "Lease",
     "LeaseExpired",
     "LruPolicy",
@@ -72,12 +81,15 @@ __all__ = [
     "OutOfPages",
     "Outcome",
     "PageCounts",
+    "PagePlan",
     "Plan",
     "Prefix",
     "Remedy",
     "RestoreRefused",
+    "Slots",
     "SpecError",
     "StateKind",
+    "Ticket",
     "TierError",
     "UnsupportedModel",
     "Verdict",
@@ -86,4 +98,6 @@ __all__ = [
     "block_keys",
     "formats",
     "intersect",
+    "size_pages",
+    "worst_pages",
 ]

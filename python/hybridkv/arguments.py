@@ -11,6 +11,9 @@ from hybridkv.errors import ArgumentError
 VERIFY_MODES = {"off": 0, "sampled": 1, "all": 2}
 """Content verification, by the number the core knows it by."""
 
+EVICTION_ORDERS = {"none": 0, "lru": 1, "usability": 2}
+"""Orders in which cached pages make room, by the number the core knows them by."""
+
 _MAX_IDS = 2**32 - 3
 
 
@@ -55,6 +58,13 @@ def verify_mode(verify: str) -> int:
         return VERIFY_MODES[verify]
     except (KeyError, TypeError):
         raise ArgumentError("verify", f"one of {list(VERIFY_MODES)}", verify) from None
+
+
+def eviction_order(eviction: str) -> int:
+    try:
+        return EVICTION_ORDERS[eviction]
+    except (KeyError, TypeError):
+        raise ArgumentError("eviction", f"one of {list(EVICTION_ORDERS)}", eviction) from None
 
 
 def block_indices(name: str, blocks: npt.ArrayLike) -> npt.NDArray[np.int64]:

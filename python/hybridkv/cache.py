@@ -6,29 +6,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-import numpy as np
-import numpy.typing as npt
-
 from hybridkv import _core
-from hybridkv.arguments import count, length, verify_mode
-from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
-from hybridkv.deferred import Deferred
-from hybridkv.errors import ArgumentError, Busy, Closed
+from hybridkv.arguments import length, verify_mode
+from hybridkv.cache_view import CacheView
+from hybridkv.declared import GroupSelection
+from hybridkv.errors import ArgumentError, LeaseExpired
 from hybridkv.fill import Fill, reserved
 from hybridkv.formats import KvFormat
-from hybridkv.handles import Uncopied
-from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_count
+from hybridkv.holders import Holder, label, seconds
 from hybridkv.keys import BlockKeys
 from hybridkv.lease import Lease
-from hybridkv.metrics import Metrics, read_metrics
-from hybridkv.pools import pool_arrays
-from hybridkv.spec import CacheSpec
+from hybridkv.running import Running
 from hybridkv.verdict import Verdict
 
 _NO_DROP = 0  # the default itself: no other zero skips the check of its type
 
 
-class HybridCache(Uncopied):
+class HybridCache(CacheView, Running):
     """Block table, state of every block, and leases over the pools of an engine.
 
     Parameters
@@ -41,6 +35,15 @@ class HybridCache(Uncopied):
         Pages of each group's pool. Default: ``blocks * unit_tokens // block_tokens``, at least 1.
     verify : {"off", "sampled", "all"}, optional
         Content verification of each match unless it says otherwise; see :meth:`match`.
+    clock : callable, optional
+        Returns seconds that never go back, for deadlines of leases alone. Default: ``time.monotonic``.
+    admission : Admission, optional
+        Limits on who :meth:`admit` lets in. Default: that the worst case of every running request fits.
+    checkpoints : CheckpointPolicy, optional
+        Which boundaries of running requests keep their states. Default: every one that a step ends at.
+    eviction : {"usability", "lru", "none"}, optional
+        What makes room where pages are short: what makes nothing usable first, the least recently released first, or
+        nothing (``OutOfPages``; its user evicts).
 
     Raises
     ------
@@ -66,28 +69,6 @@ class HybridCache(Uncopied):
     ...     lease.page_ids("kv").tolist()
     [0, 1, 2, 3]
     """
-
-    def __init__(
-        self,
-        spec: CacheSpec,
-        *,
-        blocks: int,
-        pages: Mapping[str, int] | None = None,
-        verify: str = "sampled",
-    ) -> None:
-        if not isinstance(spec, CacheSpec):
-            raise ArgumentError("spec", "a CacheSpec", type(spec).__name__)
-        blocks = count("blocks", blocks)
-        self.spec = spec
-        self.blocks = blocks
-        self._verify = verify_mode(verify)
-        self._index = {group.name: number for number, group in enumerate(spec.groups)}
-        self.pages = page_counts(spec, blocks, pages)
-        self._core = _core.Cache(spec.unit_tokens, described(spec, self.pages), blocks)
-        self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
-        self._bound: dict[str, list[object]] = {}
-        self._deferred = Deferred()
-        self._closed = False
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -196,7 +177,7 @@ class HybridCache(Uncopied):
         mode = self._verify if verify is None else verify_mode(verify)
         listed = self._format_list(formats)
         if of is not None and of.lease is not None and of.lease.valid:
-            of.lease.cancel()
+            _withdraw(of.lease)
         verdict: Verdict = _core.match(
             Verdict, self, self._core, keys, core_keys, tokens + 1, formats, listed, 0, tokens, mode
         )
@@ -213,6 +194,7 @@ class HybridCache(Uncopied):
         lease: Lease | None = None,
         groups: GroupSelection | None = None,
         formats: Mapping[str, KvFormat] | None = None,
+        owner: str | None = None,
     ) -> Fill:
         """Take pages for a prefix, all or none, invisible to match until published.
 
@@ -231,6 +213,8 @@ class HybridCache(Uncopied):
             {name: True or indices of the group's own blocks}. Default: every group, every block.
         formats : mapping of str to KvFormat, optional
             The writer's format of each group. Default: the spec's.
+        owner : str, optional
+            Name for :meth:`live` and the reports of leaks. Default: the lease's owner, if any.
 
         Returns
         -------
@@ -253,10 +237,15 @@ class HybridCache(Uncopied):
         if lease is not None:
             if not isinstance(lease, Lease) or lease._cache is not self:
                 raise ArgumentError("lease", "a Lease of this cache", lease)
+            lease._check_loan()
             if not lease._core.continues(core_keys):
                 raise ArgumentError("lease", "a lease of the same sequence as the keys", lease)
+        if owner is not None:
+            owner = label(owner)
+        elif lease is not None:
+            owner = lease.owner
         core = reserved(self, core_keys, chosen, listed, lease)
-        return Fill(core, self, lease)
+        return Fill(core, self, lease, keys.tokens, owner)
 
     def insert(
         self,
@@ -301,193 +290,49 @@ class HybridCache(Uncopied):
         """
         return self._core.evict(self._any_keys(keys), self._selection(groups))
 
-    # -- pools -------------------------------------------------------------------------------------
+    # -- leases ------------------------------------------------------------------------------------
 
-    def bind(self, group: str, arrays: object) -> None:
-        """Tell where a group's pool lies.
+    def revoke(self, *, owner: str | None = None, now: float | None = None) -> list[Holder]:
+        """Take the right to read from lent leases: of an owner, or whose deadline has passed.
+
+        Each is no longer valid at once: the hit is withdrawn, and every call of its reader raises LeaseExpired, its
+        release too. Its pages stay pinned until every event given for work that reads them has passed
+        (:meth:`Lease.launched`). A lease that a fill or a ticket has taken over is theirs to settle and is left.
 
         Parameters
         ----------
-        group : str
-            Name of a group of the spec.
-        arrays : array or sequence of arrays
-            [[pages, page_bytes]] in any dtype, one for all layers (a page is then the layers one after another)
-            or one for each layer; page i is row i of each. numpy, DLPack or an array interface, host or device.
+        owner : str, optional
+            Only leases lent to this owner; all of them, whatever their deadline, where `now` is not given.
+        now : float, optional
+            Only leases whose deadline is not after it. Default without an owner: the time on the cache's clock.
+
+        Returns
+        -------
+        list of Holder
+            What was revoked.
 
         Raises
         ------
         ArgumentError
-            Unknown group, an array that cannot hold the pages, or bytes of a page that are not in one piece.
-        Busy
-            The group has pages handed out.
-        Closed
-            The cache was closed.
-
-        Notes
-        -----
-        A pool whose alignment the kernel cannot take is accepted; match reports it as ALIGNED.
-        """
-        self._check_usable()
-        index = self._group_index(group)
-        described = self.spec.groups[index]
-        made = pool_arrays(described, described.total_page_bytes, arrays, self.pages[group])
-        if self._core.census(index)["free"] != self.pages[group]:
-            raise Busy("group", "a pool without pages handed out", group)
-        host = made[0].host
-        self._core.bind(index, [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made], host)
-        self._bound[group] = [a.keepalive for a in made]
-
-    # -- looking -----------------------------------------------------------------------------------
-
-    def inspect(self, keys: BlockKeys) -> dict[str, list[BlockInfo]]:
-        """Return phase, pins, page and hand-out count for each group's own blocks below ``keys.tokens``.
-
-        Parameters
-        ----------
-        keys : BlockKeys
-
-        Returns
-        -------
-        dict of str to list of BlockInfo
-            From the start of the prefix; the partial block of a tip last.
-
-        Raises
-        ------
-        ArgumentError
-            Keys of another unit.
-        Closed
-            The cache was closed.
-        """
-        core_keys = self._any_keys(keys)
-        result = {}
-        for index, group in enumerate(self.spec.groups):
-            seen = (self._core.inspect(core_keys, index, block) for block in range(own_block_count(group, core_keys)))
-            result[group.name] = [BlockInfo(PHASES[phase], *rest) for phase, *rest in seen]
-        return result
-
-    def spans(self, keys: BlockKeys) -> dict[str, list[tuple[int, int, str]]]:
-        """Return the form of every token in every group.
-
-        Parameters
-        ----------
-        keys : BlockKeys
-
-        Returns
-        -------
-        dict of str to list of (int, int, str)
-            (from, to, form) covering [0, keys.tokens) without gap or overlap; form is uncompressed, compressed,
-            window, indexer, disk or absent.
-
-        Raises
-        ------
-        ArgumentError
-            Keys of another unit.
-        Closed
-            The cache was closed.
-        """
-        seen = self.inspect(keys)
-        return {g.name: form_spans(g, seen[g.name], keys.tokens) for g in self.spec.groups}
-
-    def metrics(self) -> Metrics:
-        """Return the counters.
-
-        Returns
-        -------
-        Metrics
-        """
-        return read_metrics(self._core, self._index)
-
-    def verify(self) -> bool:
-        """Compare the five derived state bitmaps with the words they are derived from.
-
-        Returns
-        -------
-        bool
-            Whether they agree; exact when the cache is idle.
-        """
-        return self._core.verify() < 0
-
-    # -- life --------------------------------------------------------------------------------------
-
-    def poll(self) -> int:
-        """Apply what is due after events.
-
-        Returns
-        -------
-        int
-            Effects applied.
-        """
-        self._check_usable()
-        return self._deferred.apply_due()
-
-    def reset(self) -> None:
-        """Forget every prefix; counters stay.
-
-        Raises
-        ------
-        Busy
-            Leases or fills live, or effects wait for events.
+            No name, no number.
         Closed
             The cache was closed.
         """
         self._check_usable()
-        self._check_idle()
-        self._core.reset()
-
-    def close(self) -> None:
-        """Forget every prefix and refuse every later call. Closing twice is a no-op.
-
-        Raises
-        ------
-        Busy
-            Leases or fills live, or effects wait for events.
-        """
-        if self._closed:
-            return
-        self._check_idle()
-        self._core.reset()
-        self._bound.clear()
-        self._closed = True
-
-    # -- arguments ---------------------------------------------------------------------------------
-
-    def _check_idle(self) -> None:
-        with suppress(Exception):
+        owner = None if owner is None else label(owner)
+        if now is not None:
+            now = seconds("now", now)
+        elif owner is None:
+            now = self._holders.now()
+        with suppress(Exception):  # of an event: poll tells of it
             self._deferred.apply_due()
-        self._deferred.drop_broken()
-        leases, fills = self._core.live()
-        if leases or fills or self._deferred:
-            got = f"{leases} leases, {fills} fills, {len(self._deferred)} effects that wait"
-            raise Busy("cache", "no live lease or fill", got)
+        return self._holders.revoke(owner, now)
 
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise Closed("cache", "an open cache", "a closed one")
 
-    def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:
-        self._check_usable()
-        if not isinstance(keys, BlockKeys):
-            raise ArgumentError("keys", "BlockKeys", type(keys).__name__)
-        core = keys._core
-        if core.unit_tokens != self.spec.unit_tokens:
-            raise ArgumentError("keys", f"keys of unit {self.spec.unit_tokens}", f"unit {core.unit_tokens}")
-        return core
-
-    def _whole_keys(self, keys: BlockKeys) -> _core.KeyChain:
-        core = self._any_keys(keys)
-        if core.begin_unit:
-            raise ArgumentError("keys", "keys from the start of the sequence", f"a slice from unit {core.begin_unit}")
-        return core
-
-    def _group_index(self, name: str) -> int:
-        return group_index(self._index, name)
-
-    def _selection(self, groups: GroupSelection | None) -> list[bool | npt.NDArray[np.int64]]:
-        return selection(self._index, groups)
-
-    def _format_list(self, formats: Mapping[str, KvFormat] | None) -> list[bytes] | None:
-        return None if formats is None else format_list(self.spec, self._index, formats, self._known_formats)
-
-    def __repr__(self) -> str:
-        names = ", ".join(self._index)
-        return f"HybridCache(unit_tokens={self.spec.unit_tokens}, blocks={self.blocks}, groups=[{names}])"
+def _withdraw(lease: Lease) -> None:
+    """Cancel a valid lease; that its deadline passes meanwhile comes to the same."""
+    try:
+        lease.cancel()
+    except LeaseExpired:
+        if lease.valid:  # a fill's
+            raise

@@ -7,7 +7,8 @@ A false hit is never an error: it is a verdict with a reason.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 _LONGEST_TEXT = 2000  # characters of a value that a message shows
@@ -83,7 +84,20 @@ class ArgumentError(HybridKVError, ValueError):
 
 
 class NotAdmitted(HybridKVError):
-    """Admission refused a request; ``retry`` is False where it can never fit."""
+    """Admission refused a request, and cancelled the lease it came with: whoever waits holds nothing.
+
+    Attributes
+    ----------
+    reason : str
+        "requests" (the cap on requests), "combinations" (the cap on live combinations of groups), "watermark" (it
+        waits for the high one), "pages" (does not fit now), "lease" (would fit without the pages that its own lease
+        pins: match fewer or none) or "never" (more than a pool has).
+    retry : bool
+        Whether it may fit later; False where it never can.
+    """
+
+    reason: str = ""
+    retry: bool = True
 
 
 class OutOfPages(HybridKVError):
@@ -103,7 +117,16 @@ class OutOfPages(HybridKVError):
 
 
 class Busy(HybridKVError):
-    """Refused while leases, fills or tickets live."""
+    """Refused while leases, fills or tickets live.
+
+    Attributes
+    ----------
+    owners : mapping of str to int
+        The handles that live: "lease of decode-3" and the like with how many of it, or the kind alone where nobody
+        put a name to them. Empty where the refusal was about something else.
+    """
+
+    owners: Mapping[str, int] = MappingProxyType({})
 
 
 class KernelContract(HybridKVError):
@@ -130,7 +153,18 @@ class RestoreRefused(HybridKVError):
 
 
 class LeaseExpired(HybridKVError):
-    """The lease was released, failed or cancelled before."""
+    """The lease was released, failed, cancelled or revoked before, or its deadline has passed.
+
+    Attributes
+    ----------
+    owner : str or None
+        Who had a lease that was revoked.
+    deadline_s : float or None
+        Its deadline on the clock of the cache, where it had one.
+    """
+
+    owner: str | None = None
+    deadline_s: float | None = None
 
 
 class FillClosed(HybridKVError):

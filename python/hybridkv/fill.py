@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from hybridkv.declared import GroupSelection
 from hybridkv.deferred import checked_event
 from hybridkv.errors import ArgumentError, FillClosed, OutOfPages
 from hybridkv.handles import Uncopied
+from hybridkv.holders import Size
 from hybridkv.lease import RELEASED, WITHDRAWN, Lease
 
 if TYPE_CHECKING:
@@ -29,12 +31,18 @@ class Fill(Uncopied):
     leak. Private pages of a published fill go back when it is collected; that is no leak.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core", "_lease")
+    __slots__ = ("__weakref__", "_cache", "_core", "_lease", "_owner", "_tokens")
 
-    def __init__(self, core: _core.Fill, cache: HybridCache, lease: Lease | None) -> None:
+    def __init__(
+        self, core: _core.Fill, cache: HybridCache, lease: Lease | None, tokens: int, owner: str | None
+    ) -> None:
         self._core = core
         self._cache = cache
         self._lease = lease
+        self._tokens = tokens
+        self._owner = owner
+        if owner is not None:
+            cache._holders.name("fill", core, owner, partial(_size, groups=len(cache.spec.groups), tokens=tokens))
 
     def page_ids(self, group: str) -> npt.NDArray[np.int32]:
         """Return the pages to write.
@@ -114,6 +122,8 @@ class Fill(Uncopied):
         core.check(chosen)
 
         def effect() -> None:
+            if core.closed:  # aborted while this waited: the key may be another's to write by now
+                return
             core.publish(chosen)
             # Copies out of shared pages may be due until everything is published.
             if lease is not None and core.done and lease.valid:
@@ -123,6 +133,9 @@ class Fill(Uncopied):
 
     def abort(self, *, after: object = None) -> None:
         """Give back what is not published. A lease taken over is cancelled.
+
+        A publish that still waits for its event makes nothing visible any more; its pages stay out of the pools
+        until that event has passed all the same, since what writes them may still run.
 
         Parameters
         ----------
@@ -159,9 +172,19 @@ class Fill(Uncopied):
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
-        if core is None or core.closed or self._cache._deferred.waits(core):
+        if core is None or core.closed:
             return
-        if not core.done:
+        cache, tokens, owner = self._cache, self._tokens, self._owner
+
+        def report() -> None:
+            held = _size(core, len(cache.spec.groups), tokens)
+            if held is not None:
+                cache._holders.leaked("fill", owner, held[0])
+
+        if cache._deferred.waits(core):  # its last effect may publish what is left
+            cache._deferred.add(core, None, report, quiet=True)
+        elif not core.done:
+            report()
             warnings.warn(
                 "hybridkv: a fill was dropped unpublished; its pages are quarantined",
                 ResourceWarning,
@@ -194,3 +217,10 @@ def reserved(
         if held is not None:
             held.give_back()
         raise
+
+
+def _size(core: _core.Fill, groups: int, tokens: int) -> tuple[Size, bool] | None:
+    if core.done:
+        return None
+    pages = sum(int(np.count_nonzero(core.page_ids(group) >= 0)) for group in range(groups))
+    return (tokens, pages), core.closed

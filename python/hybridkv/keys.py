@@ -195,7 +195,7 @@ def block_keys(
     unit = _unit(unit_tokens)
     if not isinstance(identity, Identity):
         raise ArgumentError("identity", "an Identity", type(identity).__name__)
-    ids = _readable(tokens)
+    ids = readable_ids(tokens)
     spans = _spans(media)
     if parent is None:
         core = _core.KeyChain.build(ids, unit, identity.parts(), spans)
@@ -245,7 +245,7 @@ def _unit(unit_tokens: SupportsIndex) -> int:
     return unit
 
 
-def _readable(tokens: Any) -> Any:
+def readable_ids(tokens: Any) -> Any:
     """What the extension reads by itself: a list, a tuple, or an object with a buffer of integers."""
     try:
         return _read(tokens)

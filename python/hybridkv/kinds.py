@@ -63,3 +63,7 @@ class Remedy(IntEnum):
     RESTORE = 2
     CONVERT = 3
     WAIT = 4
+
+
+REFUSALS = ("none", "requests", "combinations", "watermark", "pages", "never", "lease")
+"""Why admission refuses, in the order of the core's numbers."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hybridkv import _core
-from hybridkv.kinds import Check, StateKind
+from hybridkv.kinds import REFUSALS, Check, StateKind
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class Metrics:
         reads it) and those of a leaked fill (kept out of the pool until ``reset``).
     published, retired : int
         Pages.
+    not_admitted : mapping of str to int
+        Requests that admission refused, by reason; see :meth:`HybridCache.admit <hybridkv.HybridCache.admit>`.
     pages : mapping of str to PageCounts
         By group.
     states : mapping of StateKind to int
@@ -89,6 +91,7 @@ class Metrics:
     quarantined: int
     published: int
     retired: int
+    not_admitted: Mapping[str, int]
     pages: Mapping[str, PageCounts]
     states: Mapping[StateKind, int]
 
@@ -127,6 +130,7 @@ def read_metrics(core: _core.Cache, groups: Mapping[str, int]) -> Metrics:
     raw = core.counters()
     raw["false_hits"] = _by_check_and_kind(raw["false_hits"])
     raw["lost_tokens"] = _by_check_and_kind(raw["lost_tokens"])
+    raw["not_admitted"] = dict(list(zip(REFUSALS, raw["not_admitted"], strict=True))[1:])
     pages = {name: PageCounts(**core.census(index)) for name, index in groups.items()}
     states = {StateKind(kind): count for kind, count in enumerate(core.states())}
     return Metrics(pages=pages, states=states, **raw)

@@ -96,7 +96,7 @@ def small(model: Any, setting: Setting) -> PrefixReuse:
         pages[group.name] = max(1, int(history * (setting.states if group.rebuildable else 1)))
     return PrefixReuse(
         model,
-        cache=HybridCache(spec, blocks=max(4, int(setting.descriptors * units)), pages=pages),
+        cache=HybridCache(spec, blocks=max(4, int(setting.descriptors * units)), pages=pages, eviction="none"),
         unit_tokens=setting.unit_tokens,
         checkpoint_tokens=None if setting.stride_units is None else setting.stride_units * spec.boundary_tokens,
         keep_tips=setting.keep_tips,

@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, groups: Sequence[hk.CacheGroup] = (HISTORY, WINDOW), blocks: int = 1000) -> None:
         self.spec = hk.CacheSpec(UNIT, groups)
-        self.cache = hk.HybridCache(self.spec, blocks=blocks)
+        self.cache = hk.HybridCache(self.spec, blocks=blocks, eviction="none")
         self.policy = LruPolicy(self.cache)
 
     def keys(self, text: str) -> hk.BlockKeys:
@@ -303,7 +303,7 @@ def test_descriptors_are_freed_by_the_end_of_the_oldest_prefix(bench: Bench) -> 
 def test_the_names_of_pools_are_those_of_the_error() -> None:
     bench = Bench(blocks=2)
     bench.store("AB")
-    cache = hk.HybridCache(bench.spec, blocks=2, pages={"kv": 9, "swa": 9})
+    cache = hk.HybridCache(bench.spec, blocks=2, pages={"kv": 9, "swa": 9}, eviction="none")
     with pytest.raises(hk.OutOfPages) as short:
         cache.insert(bench.keys("ABC"))
     assert short.value.pool == "blocks"

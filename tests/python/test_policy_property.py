@@ -59,7 +59,7 @@ class Scene:
         self.random = random.Random(seed)
         self.spec = hk.CacheSpec(UNIT, groups)
         pages = {g.name: self.random.randint(6, 14) for g in groups}
-        self.cache = hk.HybridCache(self.spec, blocks=self.random.choice((16, 40)), pages=pages)
+        self.cache = hk.HybridCache(self.spec, blocks=self.random.choice((16, 40)), pages=pages, eviction="none")
         self.policy = LruPolicy(self.cache)
         self.naive = NaivePolicy(self.spec, min(g.block_tokens or UNIT for g in self.spec.groups))
         self.leases: list[hk.Lease] = []

@@ -161,7 +161,7 @@ def test_a_replay_is_not_run_where_going_on_from_a_whole_boundary_computes_less(
 def test_small_pools_evict_and_stay_right(v4: Any) -> None:
     spec = PrefixReuse.spec_of(v4)
     pages = {g.name: 14 for g in spec.groups}
-    reuse = PrefixReuse(v4, cache=hk.HybridCache(spec, blocks=40, pages=pages))
+    reuse = PrefixReuse(v4, cache=hk.HybridCache(spec, blocks=40, pages=pages, eviction="none"))
     for seed in range(12):
         ids = some_ids(70, seed=100 + seed % 5)
         out = reuse.forward(ids)
@@ -174,7 +174,9 @@ def test_small_pools_evict_and_stay_right(v4: Any) -> None:
 
 def test_a_prompt_larger_than_the_pools_is_computed_and_not_kept(v4: Any) -> None:
     spec = PrefixReuse.spec_of(v4)
-    reuse = PrefixReuse(v4, cache=hk.HybridCache(spec, blocks=8, pages={g.name: 2 for g in spec.groups}))
+    reuse = PrefixReuse(
+        v4, cache=hk.HybridCache(spec, blocks=8, pages={g.name: 2 for g in spec.groups}, eviction="none")
+    )
     ids = some_ids(120, seed=12)
     out = reuse.forward(ids)
     assert torch.allclose(out.logits, whole_logits(v4, ids), atol=1e-4)

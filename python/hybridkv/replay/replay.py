@@ -109,7 +109,7 @@ class Lane:
         self.pools = pools
         self.windows = windows
         self.tally = Tally()
-        self.cache = HybridCache(spec, blocks=pools.units, pages=pools.pages)
+        self.cache = HybridCache(spec, blocks=pools.units, pages=pools.pages, eviction="none")  # by the policy below
         self._step = spec.boundary_tokens
         self._history = {group.name: True for group in spec.groups if is_history(group.coverage)}
         self._states = {g.name: block_of(spec, g.name) for g in spec.groups if not is_history(g.coverage)}

@@ -32,7 +32,8 @@ struct World : BlockStore {
   }
   PinResult pin(DescriptorId id, int group) {
     const WordClass which = slot_of(group).which;
-    return (*this)[id].pin(which, (*this)[id].word(which), static_cast<SlotMask>(1u << slot_of(group).slot));
+    return BlockStore::pin(id, which, (*this)[id].word(which),
+                           static_cast<SlotMask>(1u << slot_of(group).slot));
   }
   void expect_empty() {
     EXPECT_EQ(ids().free_count(), 4u);

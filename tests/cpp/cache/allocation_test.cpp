@@ -140,6 +140,20 @@ HKV_TEST("a false hit and its explanation allocate nothing") {
   EXPECT_EQ(allocated_by([&] { world.cycle(world.known); }), 0);
 }
 
+HKV_TEST("making room allocates nothing once it has been made before") {
+  World world;
+  std::vector<Selection> everything(4);
+  for (Selection& selection : everything) selection.all = true;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int group = -1; group < 4; ++group) {
+      const long allocated = allocated_by([&] { EXPECT(world.cache.make_room(group, 20) >= 20); });
+      if (pass == 1) EXPECT_EQ(allocated, 0);
+    }
+    auto fill = world.cache.reserve(world.known, everything, world.cache.spec_formats(), nullptr);
+    world.cache.publish(*fill, everything);
+  }
+}
+
 HKV_TEST("leases held at the same time allocate nothing once as many have been held before") {
   World world;
   const auto hold = [&](int n) {

@@ -15,7 +15,7 @@ bool lease(World& world, const Key128* keys, DescriptorId* held) {
     if (!seen[i].found() || !seen[i].h.usable(1)) return false;
   }
   for (int i = 0; i < 2; ++i) {
-    if (world.store[seen[i].id].pin(WordClass::H, seen[i].h, 1) == PinResult::Pinned) {
+    if (world.store.pin(seen[i].id, WordClass::H, seen[i].h, 1) == PinResult::Pinned) {
       held[i] = seen[i].id;
       continue;
     }

@@ -84,7 +84,7 @@ struct PinAcquires : rl::test_suite<PinAcquires, 2>, StoreWorld<1, 1> {
       store.publish(id, 0);
     } else {
       const Word seen = store[id].word(WordClass::H);
-      if (seen.usable(1) && store[id].pin(WordClass::H, seen, 1) == PinResult::Pinned) {
+      if (seen.usable(1) && store.pin(id, WordClass::H, seen, 1) == PinResult::Pinned) {
         read(id, key_a, 0);
         store.unpin(id, WordClass::H);
       }

@@ -98,7 +98,7 @@ struct StoreWorld {
     const GroupSlot& at = store.slot_of(group);
     if (!seen.found() || !seen.word(at.which).usable_slot(at.slot)) return no_descriptor;
     const auto mask = static_cast<SlotMask>(1u << at.slot);
-    return store[seen.id].pin(at.which, seen.word(at.which), mask) == PinResult::Pinned ? seen.id
+    return store.pin(seen.id, at.which, seen.word(at.which), mask) == PinResult::Pinned ? seen.id
                                                                                         : no_descriptor;
   }
   // What a reader of a pinned page must see.
@@ -118,6 +118,7 @@ struct StoreWorld {
   void check_idle(int groups) {
     for (int g = 0; g < groups; ++g) {
       const BlockStore::Census census = store.census(g, 0);
+      RL_ASSERT(static_cast<std::int64_t>(census.cached) == store.evictable(g));
       RL_ASSERT(census.free + census.filling + census.held + census.cached ==
                 static_cast<std::uint64_t>(pages));
     }

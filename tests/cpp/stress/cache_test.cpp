@@ -3,15 +3,15 @@
 // tree are reserved, written, published, matched, read under their leases and evicted. Page bytes are a function
 // of (key, group) and are plain memory, so a false hit is a mismatch and early reuse a reported race.
 //
-// Short by default; HYBRIDKV_SOAK=1 runs for minutes. The seed is printed; HKV_SEED repeats it.
+// A step is one operation of the cache on one sequence: a fill (reserve, write, publish or give up), a match whose
+// leased pages are all read before its release, or an eviction. 10^7 of them by default, 10^9 in a soak (about half an
+// hour on two cores), or HKV_STEPS. Seed and rate are printed; HKV_SEED repeats a seed.
 #include "cache/cache.h"
 
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <random>
 #include <thread>
 
+#include "stress/steps.h"
 #include "testing.h"
 
 namespace hkv {
@@ -179,22 +179,22 @@ class Worker {
 };
 
 void beat(std::int64_t blocks, std::int64_t pages, double share) {
-  const bool soak = std::getenv("HYBRIDKV_SOAK") != nullptr;
-  const char* given = std::getenv("HKV_SEED");
-  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  constexpr unsigned thread_count = 4;
+  const std::uint64_t seed = stress::seed_of_run();
+  const auto wanted = static_cast<std::uint64_t>(
+      static_cast<double>(stress::steps_wanted(10'000'000, 1'000'000'000)) * share / thread_count);
   World world(blocks, pages);
   std::vector<Worker> workers;
-  for (unsigned t = 0; t < 4; ++t) workers.emplace_back(world, seed + t);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>((soak ? 120 : 4) * share);
+  for (unsigned t = 0; t < thread_count; ++t) workers.emplace_back(world, seed + t);
+  const stress::Clock clock;
   std::vector<std::thread> threads;
   for (Worker& worker : workers) {
-    threads.emplace_back([&worker, end] {
-      while (std::chrono::steady_clock::now() < end) {
-        for (int i = 0; i < 20; ++i) worker.step();
-      }
+    threads.emplace_back([&worker, wanted] {
+      for (std::uint64_t i = 0; i < wanted; ++i) worker.step();
     });
   }
   for (std::thread& thread : threads) thread.join();
+  const double seconds = clock.seconds();
   Tally all;
   for (const Worker& worker : workers) {
     const Tally& t = worker.tally;
@@ -204,14 +204,15 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
         all.longer += t.longer;
     all.evicted += t.evicted, all.pages_read += t.pages_read, all.wrong += t.wrong;
   }
-  const auto shown = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
+  using stress::shown;
   std::printf(
-      "     seed %llu, %llu steps: %llu fills, %llu full, %llu aborted, %llu hits (%llu of tips), %llu false "
+      "     seed %llu, %llu steps in %.1f s (%.0f/s): %llu fills, %llu full, %llu aborted, %llu hits (%llu "
+      "of tips), %llu false "
       "hits, %llu misses, "
       "%llu made longer, %llu pages evicted, %llu pages read, %llu wrong\n",
-      shown(seed), shown(all.steps), shown(all.filled), shown(all.full), shown(all.aborted), shown(all.hits),
-      shown(all.tip_hits), shown(all.false_hits), shown(all.misses), shown(all.longer), shown(all.evicted),
-      shown(all.pages_read), shown(all.wrong));
+      shown(seed), shown(all.steps), seconds, static_cast<double>(all.steps) / seconds, shown(all.filled),
+      shown(all.full), shown(all.aborted), shown(all.hits), shown(all.tip_hits), shown(all.false_hits),
+      shown(all.misses), shown(all.longer), shown(all.evicted), shown(all.pages_read), shown(all.wrong));
   EXPECT_EQ(all.wrong, 0u);
   EXPECT(all.filled > 0 && all.hits > 0 && all.tip_hits > 0 && all.false_hits > 0 && all.evicted > 0);
   BlockStore& store = world.cache.store();
@@ -220,6 +221,7 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
     const auto census = store.census(g, static_cast<std::uint64_t>(world.cache.private_pages(g)));
     EXPECT_EQ(census.free + census.cached, store.pool(g).count());
     EXPECT_EQ(census.filling + census.held, 0u);
+    EXPECT_EQ(static_cast<std::int64_t>(census.cached), store.evictable(g));
   }
   const std::vector<Selection> everything(group_count, Selection{true, {}});
   for (const Chain& chain : world.chains) world.cache.evict(*chain, everything);

@@ -142,7 +142,7 @@ class Worker {
     if (!seen.found() || !seen.word(at.which).usable_slot(at.slot)) return false;
     id = seen.id;
     const auto mask = static_cast<SlotMask>(1u << at.slot);
-    if (w_.store[id].pin(at.which, seen.word(at.which), mask) == PinResult::Pinned) return true;
+    if (w_.store.pin(id, at.which, seen.word(at.which), mask) == PinResult::Pinned) return true;
     ++tally.raced;
     return false;
   }
@@ -190,6 +190,7 @@ void check_idle(Arena3& w, bool emptied) {
     const auto census = w.store.census(g, 0);
     EXPECT_EQ(census.free + census.cached, w.store.pool(g).count());
     EXPECT_EQ(census.filling + census.held, 0u);
+    EXPECT_EQ(static_cast<std::int64_t>(census.cached), w.store.evictable(g));
     if (emptied) EXPECT_EQ(census.free, w.store.pool(g).count());
   }
   // One life a key at most, and every life that holds pages is found.

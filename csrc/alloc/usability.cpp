@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "alloc/usability.h"
+
+#include <algorithm>
+
+#include "alloc/shortlist.h"
+
+namespace hkv {
+namespace {
+
+// Class, then age, then what ends later first.
+std::uint64_t rank_of(EvictionClass of, std::uint32_t used, std::uint64_t end_units) {
+  const std::uint64_t last = (std::uint64_t{1} << 30) - 1;
+  return static_cast<std::uint64_t>(of) << 62 | std::uint64_t{used} << 30 |
+         (last - std::min(end_units, last));
+}
+EvictionClass class_of(std::uint64_t rank) { return static_cast<EvictionClass>(rank >> 62); }
+
+class Usability : public EvictionPolicy {
+ public:
+  Usability(const Layout& layout, const BlockStore& store)
+      : layout_(layout),
+        store_(store),
+        standing_(layout, store),
+        lists_(static_cast<std::size_t>(store.group_count()) + 2) {}
+
+  std::size_t choose(int pool, std::span<Victim> out) override {
+    const int which = pool >= 0 && layout_.groups[pool].prefix() ? history_list : pool;
+    Shortlist& list = lists_[static_cast<std::size_t>(which + 2)];
+    std::size_t n = take(which, list, out, Inner::Stays);
+    if (n != 0) return n;
+    refill(which, list);
+    n = take(which, list, out, Inner::Stays);
+    if (n != 0) return n;
+    refill(which, list);  // what is left has something behind it that cannot go
+    return take(which, list, out, Inner::Goes);
+  }
+  void reset() override {
+    for (Shortlist& list : lists_) list.clear();
+  }
+
+ private:
+  static constexpr int history_list = -2;  // of all Prefix groups; beside descriptor_pool and the groups
+  enum class Inner : std::uint8_t { Stays, Goes };
+
+  std::size_t take(int which, Shortlist& list, std::span<Victim> out, Inner inner) {
+    std::size_t n = 0;
+    while (n < out.size()) {
+      const Candidate* next = list.next();
+      if (next == nullptr) break;
+      const DescriptorId id{next->id};
+      if (!evictable(which, id) || tick_of(which, id) != next->tick) continue;
+      const EvictionClass why = class_of(next->rank);
+      if (which >= 0) {
+        out[n++] = {id, why, 0, static_cast<SlotMask>(1u << store_.slot_of(which).slot)};
+        continue;
+      }
+      if (inner == Inner::Stays && standing_.continued(next->id) != 0) continue;
+      standing_.take(next->id);
+      out[n++] = {id, why, 0xFF, static_cast<SlotMask>(which == descriptor_pool ? 0xFF : 0)};
+    }
+    return n;
+  }
+
+  bool evictable(int which, DescriptorId id) const {
+    if (which == descriptor_pool) return can_go_whole(store_, id);
+    if (which == history_list)
+      return store_[id].word(WordClass::H).evictable_spread() != 0 && !store_.is_directory(id);
+    return (store_[id].word(store_.slot_of(which).which).evictable_spread() >>
+                (3 * store_.slot_of(which).slot) &
+            1) != 0;
+  }
+  std::uint32_t tick_of(int which, DescriptorId id) const {
+    const bool history =
+        which == history_list || (which == descriptor_pool && !store_[id].word(WordClass::H).no_phase());
+    return store_.recency().tick(id, history ? WordClass::H : WordClass::B);
+  }
+
+  void refill(int which, Shortlist& list) {
+    standing_.read();
+    std::size_t count = store_.blocks();
+    if (which >= 0) count = store_.pool(which).count();
+    list.begin(eviction_batch(count, store_.blocks()));
+    for (std::uint32_t i = 0; i < store_.blocks(); ++i) {
+      const DescriptorId id{i};
+      const bool may_go = which >= 0              ? standing_.evictable_state(i, store_.slot_of(which).slot)
+                          : which == history_list ? standing_.evictable_history(i)
+                                                  : can_go_whole(store_, id);
+      if (!may_go) continue;
+      const std::uint32_t tick = tick_of(which, id);
+      list.add(rank(which, i, tick), i, tick);
+    }
+    list.end();
+  }
+
+  std::uint64_t rank(int which, std::uint32_t i, std::uint32_t tick) const {
+    const DescriptorId id{i};
+    const auto end = static_cast<std::uint64_t>(store_.recency().end(id) + layout_.unit_tokens - 1) /
+                     static_cast<std::uint64_t>(layout_.unit_tokens);
+    std::uint32_t used = ~Recency::age(standing_.horizon(), tick);
+    if (which >= 0) {
+      const EvictionClass of = standing_.of_state(i, which);
+      if (of == EvictionClass::Tail) used = std::max(used, standing_.tail_used(i));
+      return rank_of(of, used, end);
+    }
+    if (store_.is_directory(id)) return 0;
+    if (which == history_list || !store_[id].word(WordClass::H).no_phase())
+      return rank_of(standing_.of_history(i), standing_.used(i), end);
+    return rank_of(best_of_states(i), used, end);
+  }
+
+  // Descriptors without history, where descriptors are short: worth what their most useful page is.
+  EvictionClass best_of_states(std::uint32_t i) const {
+    EvictionClass best = EvictionClass::Stranded;
+    for (int g = 0; g < store_.group_count(); ++g) {
+      const GroupSlot& at = store_.slot_of(g);
+      if (at.which == WordClass::B && store_[DescriptorId{i}].word(WordClass::B).usable_slot(at.slot))
+        best = std::max(best, standing_.of_state(i, g));
+    }
+    return best;
+  }
+
+  const Layout& layout_;
+  const BlockStore& store_;
+  Standing standing_;
+  std::vector<Shortlist> lists_;  // history_list, descriptor_pool, groups
+};
+
+}  // namespace
+
+std::unique_ptr<EvictionPolicy> make_usability(const Layout& layout, const BlockStore& store) {
+  return std::make_unique<Usability>(layout, store);
+}
+
+}  // namespace hkv

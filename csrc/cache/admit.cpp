@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// admit: the right to memory, and what a ticket holds from its first moment.
+#include <algorithm>
+#include <array>
+
+#include "cache/cache.h"
+#include "cache/ticket.h"
+#include "layout/residency.h"
+#include "reuse/planes.h"
+
+namespace hkv {
+namespace {
+
+// A request may be let grow to a length that it never comes near.
+constexpr std::int64_t most_reserved_blocks = std::int64_t{1} << 20;
+
+std::int64_t blocks_for(std::int64_t tokens, std::int64_t block_tokens) {
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
+}  // namespace
+
+std::vector<AdmissionLedger::Room> HybridCache::rooms() const {
+  std::vector<AdmissionLedger::Room> rooms;
+  for (int g = 0; g < store_.group_count(); ++g) {
+    AdmissionLedger::Room r;
+    r.takes = admission_.takes(g);  // before the rest: it bounds what moved meanwhile
+    r.capacity = static_cast<std::int64_t>(store_.pool(g).count()) - quarantined_pages_[g].load();
+    r.free_and_evictable = room(g);
+    r.unowned = unowned_pages_[g].load();
+    rooms.push_back(r);
+  }
+  return rooms;
+}
+
+// Pages of a group that are free, or cached, held by nobody, and may go.
+std::int64_t HybridCache::room(int group) const {
+  const std::int64_t cached = policy_ == nullptr ? 0 : std::max<std::int64_t>(store_.evictable(group), 0);
+  return static_cast<std::int64_t>(store_.pool(group).free_count()) + cached;
+}
+
+std::unique_ptr<Ticket> HybridCache::admit(const AdmitQuestion& question, NotAdmitted& refused) {
+  const std::int64_t start = question.lease == nullptr ? 0 : question.lease->tokens;
+  if (question.max_tokens <= start) {
+    throw Error(ErrorCode::ArgumentError, "max_tokens", "more than the lease's " + std::to_string(start),
+                std::to_string(question.max_tokens));
+  }
+  auto ticket = std::make_unique<Ticket>(question.start, start, question.max_tokens);
+  ticket->formats.assign(question.formats.begin(), question.formats.end());
+  const std::vector<std::int64_t> extra = extra_pages(question);
+  const AdmissionLedger::Demand demand{question.max_tokens, start, question.states, extra};
+  if (question.lease != nullptr) disown(*question.lease);  // its pins are the request's, not nobody's
+  refused.reason = admission_.admit(ticket->share, demand, rooms(), refused.group);
+  if (refused.reason == Refusal::None && !take_first_pages(*ticket, question)) {
+    admission_.end(ticket->share);
+    refused.reason = Refusal::Pages;
+  }
+  if (refused.reason != Refusal::None) {
+    refuse(question, refused);
+    return nullptr;
+  }
+  ticket->keys.reserve();
+  ticket->lease = question.lease;
+  ticket->keep = question.keep;
+  ticket->born = resets_;
+  ticket->handle = tickets_.add(ticket.get());
+  plan_events(*ticket);
+  return ticket;
+}
+
+// Whoever is refused holds nothing while it waits.
+void HybridCache::refuse(const AdmitQuestion& question, NotAdmitted& refused) {
+  if (question.lease != nullptr) {
+    settle(*question.lease, Settlement::Withdrawn);
+    question.lease->drop(store_);
+    int group = -1;
+    const AdmissionLedger::Demand alone{question.max_tokens, 0, question.states};
+    if (refused.reason == Refusal::Pages && admission_.judge(alone, rooms(), group) == Refusal::None)
+      refused.reason = Refusal::Lease;
+  }
+  counters_.add(kNotAdmitted + static_cast<int>(refused.reason), 1);
+}
+
+// A lease that no ticket has taken over counts as held by nobody who could finish for it.
+void HybridCache::own(Lease& lease) {
+  lease.unowned = true;
+  for (const Lease::Held& held : lease.held) unowned_pages_[held.group].fetch_add(1);
+}
+
+void HybridCache::disown(Lease& lease) {
+  if (!lease.unowned) return;
+  lease.unowned = false;
+  for (const Lease::Held& held : lease.held) unowned_pages_[held.group].fetch_sub(1);
+}
+
+// What a request needs beyond its worst case (residency.h): pages that its lease pins until it has gone on, and
+// the blocks that are computed again instead of read.
+std::vector<std::int64_t> HybridCache::extra_pages(const AdmitQuestion& question) const {
+  std::vector<std::int64_t> extra(layout_.groups.size(), 0);
+  if (question.lease == nullptr) return extra;
+  const Lease& lease = *question.lease;
+  for (const Lease::Held& held : lease.held) {
+    const Group& group = layout_.groups[held.group];
+    if (is_live_group(group, layout_.block_tokens(group))) ++extra[held.group];
+  }
+  for (int g = 0; g < store_.group_count(); ++g) {
+    if (lease.replayed >> g & 1)
+      extra[g] += replayed_blocks(g, lease.tokens).to - replayed_blocks(g, lease.tokens).from;
+  }
+  return extra;
+}
+
+// Own blocks of a group that are computed again so that a resume at the length is exact.
+BlockSpan HybridCache::replayed_blocks(int group, std::int64_t tokens) const {
+  const Group& g = layout_.groups[group];
+  const std::int64_t block_tokens = layout_.block_tokens(g);
+  const BlockSpan none{tokens / block_tokens, tokens / block_tokens};
+  if (is_live_group(g, block_tokens)) return none;
+  return {replay_from(g, layout_.step_tokens(), tokens) / block_tokens, blocks_for(tokens, block_tokens)};
+}
+
+bool HybridCache::take_first_pages(Ticket& ticket, const AdmitQuestion& question) {
+  const Lease* const lease = question.lease;
+  const RequestLengths lengths{question.max_tokens, ticket.start_tokens, 0, question.states};
+  ticket.hands.resize(layout_.groups.size());
+  bool enough = true;
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const Group& group = layout_.groups[g];
+    const std::int64_t block_tokens = layout_.block_tokens(group);
+    Ticket::Hand& hand = ticket.hands[g];
+    hand.live_group = is_live_group(group, block_tokens);
+    if (hand.live_group) {
+      hand.keeps_states = hkv::keeps_states(group, block_tokens, lengths);
+      enough = enough && take_page(ticket, g, hand.live);
+      if (hand.keeps_states) enough = enough && take_page(ticket, g, hand.spare);
+      continue;
+    }
+    hand.base = hand.next_publish = hand.next_grow = ticket.start_tokens / block_tokens;
+    if (lease != nullptr && (lease->replayed >> g & 1) != 0) {
+      hand.base = std::min(hand.base, replayed_blocks(g, lease->tokens).from);
+      hand.next_grow = hand.base;
+    }
+    hand.first_held = hand.base;
+    hand.blocks.reserve(static_cast<std::size_t>(
+        std::min(blocks_for(ticket.max_tokens, block_tokens) - hand.base, most_reserved_blocks)));
+    if (hand.base !=
+        hand.next_publish)  // what is computed again has its pages now, so that it can always go on
+      enough = enough && take_blocks(ticket, g, blocks_for(ticket.start_tokens, block_tokens));
+  }
+  if (!enough) {
+    give_up_pages(ticket, false);
+    return false;
+  }
+  if (lease != nullptr) copy_leased_states(ticket, *lease);
+  return true;
+}
+
+// The state a request starts from is somebody else's page too: it goes on in the live page.
+void HybridCache::copy_leased_states(Ticket& ticket, const Lease& lease) {
+  for (const Lease::Held& held : lease.held) {
+    const Ticket::Hand& hand = ticket.hands[held.group];
+    if (!hand.live_group) continue;
+    const PageId source = store_.page(held.id, held.group);
+    const auto rows = static_cast<std::int32_t>(store_.pool(held.group)[source].attested_rows.load());
+    ticket.copies.push_back({held.group, source, hand.live, rows});
+  }
+}
+
+// ---- pages -------------------------------------------------------------------------------------
+
+// Takes one page for the ticket, evicting where the pool is short. Returns: whether it could be had.
+bool HybridCache::take_page(Ticket& ticket, int group, PageId& page) {
+  page = store_.pool(group).take();
+  if (page == no_page && make_room(group, 1) > 0) page = store_.pool(group).take();
+  if (page == no_page) return false;
+  private_pages_[group].fetch_add(1);
+  admission_.took(ticket.share, group, 1);
+  return true;
+}
+
+// Takes pages for the blocks below `end` that have none yet, all or none. Returns: whether they could be had.
+bool HybridCache::take_blocks(Ticket& ticket, int group, std::int64_t end) {
+  Ticket::Hand& hand = ticket.hands[group];
+  const auto had = hand.blocks.size();
+  const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(0, end - hand.next_grow));
+  std::array<PageId, 64> some;
+  std::size_t taken = 0;
+  int tries = 0;
+  while (taken < wanted) {
+    const std::size_t here = std::min(some.size(), wanted - taken);
+    const std::size_t n = store_.pool(group).take_some({some.data(), here});
+    for (std::size_t i = 0; i < n; ++i)
+      hand.blocks.push_back({some[i], no_descriptor, Ticket::Hold::Private});
+    taken += n;
+    if (n == here) continue;
+    // Others may take what was made free; who asks again and again would starve quietly.
+    if (++tries > take_attempts || make_room(group, static_cast<std::int64_t>(wanted - taken)) == 0) break;
+  }
+  if (taken < wanted) {
+    for (std::size_t i = had; i < hand.blocks.size(); ++i) store_.pool(group).give_back(hand.blocks[i].page);
+    hand.blocks.resize(had);
+    return false;
+  }
+  private_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
+  admission_.took(ticket.share, group, static_cast<std::int64_t>(taken));
+  hand.next_grow = std::max(hand.next_grow, end);
+  return true;
+}
+
+void HybridCache::give_page(Ticket& ticket, int group, PageId& page, bool quarantine) {
+  if (page == no_page) return;
+  private_pages_[group].fetch_sub(1);
+  admission_.gave(ticket.share, group, 1);
+  if (quarantine) {
+    quarantined_pages_[group].fetch_add(1);
+    counters_.add(kQuarantined, 1);
+  } else {
+    store_.pool(group).give_back(page);
+  }
+  page = no_page;
+}
+
+}  // namespace hkv

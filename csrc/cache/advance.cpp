@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// advance: rows are written. First what is known at once (totals, states to copy), then what may wait for an event:
+// complete blocks become visible, and what no later token reads goes.
+#include <algorithm>
+#include <bit>
+
+#include "cache/cache.h"
+#include "cache/ticket.h"
+
+namespace hkv {
+
+void HybridCache::check_advance(const Ticket& ticket, std::int64_t computed,
+                                std::span<const std::int64_t> states) const {
+  check_open(ticket);
+  if (computed < ticket.advanced || computed > ticket.grown) {
+    throw Error(ErrorCode::ArgumentError, "computed_tokens",
+                "a total in [" + std::to_string(ticket.advanced) + ", " + std::to_string(ticket.grown) + "]",
+                std::to_string(computed));
+  }
+  for (const std::int64_t length : states) {
+    bool asked = length % layout_.unit_tokens == 0 && length > ticket.advanced && length <= computed;
+    for (int g = 0; asked && g < store_.group_count(); ++g) {
+      const Ticket::Hand& hand = ticket.hands[g];
+      if (!hand.live_group || !keeps_state(g, length)) continue;
+      asked = std::any_of(hand.states.begin(), hand.states.end(),
+                          [&](const Ticket::State& state) { return state.tokens == length; });
+    }
+    if (!asked)
+      throw Error(ErrorCode::ArgumentError, "states",
+                  "lengths named in grow, in (" + std::to_string(ticket.advanced) + ", " +
+                      std::to_string(computed) + "]",
+                  std::to_string(length));
+  }
+}
+
+// Requires: check_advance; the keys cover `computed` already.
+void HybridCache::advance(Ticket& ticket, std::int64_t computed, std::span<const std::int64_t> states,
+                          std::int64_t copies_room, bool settles) {
+  ticket.step_copies.clear();
+  // What was copied by an earlier advance has its bytes: its page makes room for the next one.
+  if (settles) publish_states(ticket, ticket.advanced, ticket.advanced);
+  const bool at_end = computed == ticket.grown && !ticket.rewound;
+  if (computed > ticket.start_tokens) ticket.copies.clear();
+  for (int g = 0; g < store_.group_count(); ++g) {
+    Ticket::Hand& hand = ticket.hands[g];
+    if (!hand.live_group) continue;
+    for (Ticket::State& state : hand.states) {
+      if (std::find(states.begin(), states.end(), state.tokens) != states.end())
+        state.from = Ticket::State::From::Written;
+    }
+  }
+  if (at_end && computed > ticket.advanced) copy_live_states(ticket, computed, copies_room);
+  if (ticket.lease != nullptr && computed > ticket.start_tokens &&
+      ticket.lease->settlement == Settlement::Open)
+    settle(*ticket.lease, Settlement::Released);
+  // A step without progress moves no state either: what was known of the live pages stays known.
+  if (computed > ticket.advanced || ticket.rewound) ticket.live_at = at_end ? computed : -1;
+  ticket.advanced = computed;
+  ticket.rewound = false;
+}
+
+// Keeps the states at the total just reached, in pages of their own: the next step overwrites the live ones. A
+// boundary is usable with the states of all groups, so that where the caller has no room for all, none is kept.
+void HybridCache::copy_live_states(Ticket& ticket, std::int64_t computed, std::int64_t copies_room) {
+  if (!ticket.keep.keeps(computed)) return;
+  std::int64_t wanted = 0;
+  for (int g = 0; g < store_.group_count(); ++g) wanted += wants_state(ticket, g, computed) ? 1 : 0;
+  if (wanted > copies_room) return;
+  for (int g = 0; g < store_.group_count(); ++g) {
+    if (wants_state(ticket, g, computed)) copy_live_state(ticket, g, computed);
+  }
+}
+
+bool HybridCache::wants_state(const Ticket& ticket, int group, std::int64_t computed) const {
+  const Ticket::Hand& hand = ticket.hands[group];
+  return hand.live_group && keeps_state(group, computed) &&
+         std::none_of(hand.states.begin(), hand.states.end(),
+                      [&](const Ticket::State& state) { return state.tokens == computed; });
+}
+
+void HybridCache::copy_live_state(Ticket& ticket, int group, std::int64_t computed) {
+  Ticket::Hand& hand = ticket.hands[group];
+  // A state that finds no page is not kept.
+  if (hand.spare == no_page &&
+      (AdmissionLedger::room(ticket.share, group) == 0 || !take_page(ticket, group, hand.spare)))
+    return;
+  hand.states.push_back({computed, hand.spare, Ticket::State::From::Copied});
+  ticket.step_copies.push_back({group, hand.live, hand.spare, 0});
+  hand.spare = no_page;
+}
+
+// What an advance to `upto` makes visible and gives up. States copied from the live page at lengths beyond
+// `copied_upto` wait: their copy may not have run yet.
+void HybridCache::settle_advance(Ticket& ticket, std::int64_t upto, std::int64_t copied_upto) {
+  if (ticket.born != resets_) return;
+  publish_blocks(ticket, upto);
+  publish_states(ticket, upto, copied_upto);
+  slide(ticket, upto);
+  if (ticket.lease != nullptr && upto > ticket.start_tokens) slide_lease(ticket, upto);
+  plan_events(ticket);
+}
+
+// ---- publishing --------------------------------------------------------------------------------
+
+// Offers every complete block that has not been, unit by unit: of a unit the pages of B, then all of H at once.
+void HybridCache::publish_blocks(Ticket& ticket, std::int64_t upto) {
+  if (record_units_ == 0) return;  // no group has pages a block
+  const std::int64_t end = upto / layout_.unit_tokens;
+  std::int64_t unit = end;
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const Ticket::Hand& hand = ticket.hands[g];
+    if (!hand.live_group) unit = std::min(unit, (hand.next_publish + 1) * layout_.groups[g].block_units);
+  }
+  for (; unit <= end; unit += record_units_ - unit % record_units_) {
+    SlotMask slots[2] = {0, 0};
+    for (int g = 0; g < store_.group_count(); ++g) {
+      const std::int64_t block_units = layout_.groups[g].block_units;
+      Ticket::Hand& hand = ticket.hands[g];
+      const std::int64_t block = unit / block_units - 1;
+      if (hand.live_group || unit % block_units != 0 || block < hand.next_publish) continue;
+      hand.next_publish = block + 1;
+      if (hand.blocks[static_cast<std::size_t>(block - hand.base)].hold != Ticket::Hold::Private) continue;
+      const GroupSlot& at = store_.slot_of(g);
+      SlotMask& mask = slots[static_cast<int>(at.which)];
+      mask = static_cast<SlotMask>(mask | 1u << at.slot);
+    }
+    if (ticket.failed || (slots[0] | slots[1]) == 0) continue;
+    publish_unit(ticket, unit, slots);
+  }
+}
+
+void HybridCache::publish_unit(Ticket& ticket, std::int64_t unit, const SlotMask* slots) {
+  const Key128 key = ticket.keys.key(unit - 1);
+  for (const WordClass which : {WordClass::B, WordClass::H}) {
+    SlotMask wanted = slots[static_cast<int>(which)];
+    bool lives = false;
+    while (wanted != 0 && !lives) {
+      DescriptorId id = no_descriptor;
+      if (find_place(key, ticket.keys.has_tokens(), id) != Claim::Taken) return;
+      SlotMask mine = store_.claim_slots(id, key, which, wanted, lives);
+      if (!lives) continue;
+      if (mine != 0 && mine != wanted && !may_pin_beside(id, which, static_cast<SlotMask>(wanted & ~mine))) {
+        abort_slots(id, key, which, mine);
+        return;
+      }
+      const int lost = std::popcount(static_cast<unsigned>(wanted & ~mine));
+      if (lost != 0) counters_.add(kDuplicates, lost);  // the first writer of a key won
+      if (mine == 0) {
+        store_.table().erase_if_empty(id, key);
+      } else {
+        publish_claimed(ticket, unit, id, key, which, mine);
+      }
+    }
+  }
+}
+
+// A pin is on a word: it would also hold the pages that others filed where the ticket's own stay private. May it,
+// without taking from what other tickets were promised (alloc/admission.h, invariant 4)?
+bool HybridCache::may_pin_beside(DescriptorId id, WordClass which, SlotMask lost) const {
+  const Word now = store_[id].word(which);
+  // Pinned already, a page is not in what is free; but this pin may outlive those, so no promise may count on it.
+  const std::int64_t taken = now.pins() == 0 ? 1 : 0;
+  for (int slot = 0; slot < Word::slots; ++slot) {
+    if (!(lost >> slot & 1) || !now.usable_slot(slot)) continue;
+    const int group = store_.group_at(which, slot);
+    if (room(group) - admission_.promised(group) < taken) return false;
+  }
+  return true;
+}
+
+// Claimed blocks stay private after all.
+void HybridCache::abort_slots(DescriptorId id, Key128 key, WordClass which, SlotMask mine) {
+  for (int slot = 0; slot < Word::slots; ++slot) {
+    if (mine >> slot & 1) store_.abort(id, key, store_.group_at(which, slot), true);
+  }
+}
+
+// Makes claimed blocks visible, pinned by the ticket from that moment on.
+void HybridCache::publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorId id, Key128 key,
+                                  WordClass which, SlotMask mine) {
+  const auto each = [&](auto&& what) {
+    for (int slot = 0; slot < Word::slots; ++slot) {
+      if (!(mine >> slot & 1)) continue;
+      const int group = store_.group_at(which, slot);
+      Ticket::Hand& hand = ticket.hands[group];
+      const std::int64_t block = unit / layout_.groups[group].block_units - 1;
+      what(group, hand.blocks[static_cast<std::size_t>(block - hand.base)]);
+    }
+  };
+  each([&](int group, Ticket::Block& block) {
+    store_.file_page(id, group, block.page);
+    describe_page(group, block.page, ticket.formats[group], 0);
+  });
+  link_unit(ticket, unit * layout_.unit_tokens, id);
+  const auto count = static_cast<std::uint32_t>(std::popcount(static_cast<unsigned>(mine)));
+  if (!store_.publish_slots(id, which, mine, which == WordClass::H ? 1 : count)) {
+    abort_slots(id, key, which, mine);
+    return;
+  }
+  each([&](int group, Ticket::Block& block) {
+    block.id = id;
+    block.hold = Ticket::Hold::Published;
+    private_pages_[group].fetch_sub(1);
+  });
+  if (which == WordClass::H) ticket.history.push_back(id);
+  counters_.add(kPublished, count);
+}
+
+// As place(), and where no descriptor is free, once more after one was made free.
+HybridCache::Claim HybridCache::find_place(Key128 key, bool may_have_tips, DescriptorId& id) {
+  const Claim placed = place(key, may_have_tips, id);
+  if (placed != Claim::Full || make_room(descriptor_pool, 1 + store_.blocks() / 64) == 0) return placed;
+  return place(key, may_have_tips, id);
+}
+
+// States that were in memory at their length, and have their bytes by now; the others that are passed go back.
+void HybridCache::publish_states(Ticket& ticket, std::int64_t upto, std::int64_t copied_upto) {
+  for (int g = 0; g < store_.group_count(); ++g) {
+    Ticket::Hand& hand = ticket.hands[g];
+    std::erase_if(hand.states, [&](Ticket::State& state) {
+      using From = Ticket::State::From;
+      if (state.tokens > (state.from == From::Copied ? copied_upto : upto)) return false;
+      if (state.from != From::Asked && !ticket.failed) publish_state(ticket, g, state);
+      give_page(ticket, g, state.page, false);
+      return true;
+    });
+  }
+}
+
+// Publishes the page of a state; it is the cache's then, and not the ticket's any more.
+void HybridCache::publish_state(Ticket& ticket, int group, Ticket::State& state) {
+  const Key128 key = ticket.keys.key(state.tokens / layout_.unit_tokens - 1);
+  if (publish_page(ticket, group, key, state.tokens, 0, state.page) == no_descriptor) return;
+  state.page = no_page;
+}
+
+// Publishes one page of the ticket's without a pin. Returns: its descriptor, or no_descriptor where another was
+// first or there is no place for it; the page is the ticket's still.
+DescriptorId HybridCache::publish_page(Ticket& ticket, int group, Key128 key, std::int64_t tokens,
+                                       std::uint32_t rows, PageId page) {
+  const bool is_tip = tokens % layout_.unit_tokens != 0;
+  bool lives = false;
+  DescriptorId id = no_descriptor;
+  while (!lives) {
+    if (find_place(key, !is_tip && ticket.keys.has_tokens(), id) != Claim::Taken) return no_descriptor;
+    if (store_.claim(id, key, group, page, lives)) break;
+    if (!lives) continue;
+    store_.table().erase_if_empty(id, key);
+    counters_.add(kDuplicates, 1);
+    return no_descriptor;
+  }
+  describe_page(group, page, ticket.formats[group], rows);
+  link_unit(ticket, tokens, id);  // while the life cannot end
+  store_.publish(id, group);
+  private_pages_[group].fetch_sub(1);
+  admission_.gave(ticket.share, group, 1);
+  counters_.add(kPublished, 1);
+  return id;
+}
+
+// ---- sliding -----------------------------------------------------------------------------------
+
+// Lets go of blocks that no token from `upto` on reads.
+void HybridCache::slide(Ticket& ticket, std::int64_t upto) {
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const Group& group = layout_.groups[g];
+    Ticket::Hand& hand = ticket.hands[g];
+    if (hand.live_group || group.prefix()) continue;
+    const std::int64_t from = std::min(needed_blocks(group.coverage, layout_.block_tokens(group), upto).from,
+                                       upto / layout_.block_tokens(group));
+    for (; hand.first_held < from; ++hand.first_held) slide_out(ticket, g, hand.first_held);
+  }
+}
+
+// What this ticket published goes for good where no boundary that is kept needs it; others' pins keep it.
+void HybridCache::slide_out(Ticket& ticket, int group, std::int64_t block) {
+  const Group& g = layout_.groups[group];
+  Ticket::Hand& hand = ticket.hands[group];
+  Ticket::Block& own = hand.blocks[static_cast<std::size_t>(block - hand.base)];
+  const bool retires = own.hold == Ticket::Hold::Published &&
+                       !ticket.keep.keeps_block(g.coverage, layout_.block_tokens(g), block);
+  const Key128 key = retires ? store_[own.id].key() : Key128{};
+  let_go(ticket, group, own, false);
+  if (retires && store_.evict(key, group)) counters_.add(kRetired, 1);
+}
+
+void HybridCache::let_go(Ticket& ticket, int group, Ticket::Block& block, bool quarantine) {
+  if (block.hold == Ticket::Hold::Published) {
+    store_.unpin(block.id, store_.slot_of(group).which);
+    admission_.gave(ticket.share, group, 1);
+  } else if (block.hold == Ticket::Hold::Private) {
+    give_page(ticket, group, block.page, quarantine);
+  }
+  block = {};
+}
+
+// The same for what the lease pinned. Its lists are in one order, blocks recorded at one unit under one pin.
+void HybridCache::slide_lease(Ticket& ticket, std::int64_t upto) {
+  Lease& lease = *ticket.lease;
+  if (ticket.lease_due > upto && ticket.lease_due != Ticket::never) return;
+  ticket.lease_due = Ticket::never;
+  // History stays to the end.
+  const auto history = std::count_if(lease.history.begin(), lease.history.end(),
+                                     [](DescriptorId id) { return id != no_descriptor; });
+  auto held = lease.held.begin(), held_kept = held;
+  auto pin = lease.pins.begin() + history, pin_kept = pin;
+  while (held != lease.held.end()) {
+    const DescriptorId id = held->id;
+    std::int64_t due = 0;
+    auto next = held;
+    for (; next != lease.held.end() && next->id == id; ++next)
+      due = std::max(due, needed_until(ticket, *next));
+    const bool stays = due > upto;
+    if (stays) {
+      ticket.lease_due = std::min(ticket.lease_due, due);
+      held_kept = std::copy(held, next, held_kept);
+    }
+    for (; pin != lease.pins.end() && pin->id == id; ++pin) {
+      if (stays) {
+        *pin_kept++ = *pin;
+      } else {
+        store_.unpin(id, pin->which);
+      }
+    }
+    held = next;
+  }
+  lease.pins.erase(pin_kept, lease.pins.end());
+  lease.held.erase(held_kept, lease.held.end());
+}
+
+// Whether the page is of the block that the lease ends in.
+bool HybridCache::is_partial(const Ticket& ticket, const Lease::Held& held) const {
+  return (held.block + 1) * layout_.block_tokens(layout_.groups[held.group]) > ticket.start_tokens;
+}
+
+// The advanced total from which on nobody reads a page that the lease holds.
+std::int64_t HybridCache::needed_until(const Ticket& ticket, const Lease::Held& held) const {
+  const Group& group = layout_.groups[held.group];
+  const std::int64_t block_tokens = layout_.block_tokens(group);
+  // A state and a partial page were copied before the first step.
+  if (ticket.hands[held.group].live_group || is_partial(ticket, held)) return ticket.start_tokens + 1;
+  return slides_out_at(group.coverage, block_tokens, held.block);
+}
+
+}  // namespace hkv

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every part of the cache stands on: its core, its pools, its life and the checks of arguments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridkv import _core
+from hybridkv.admission import Admission
+from hybridkv.arguments import count, eviction_order, verify_mode
+from hybridkv.checkpoints import CheckpointPolicy
+from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
+from hybridkv.deferred import Deferred
+from hybridkv.errors import ArgumentError, Busy, Closed
+from hybridkv.formats import KvFormat
+from hybridkv.handles import Uncopied
+from hybridkv.holders import Holders
+from hybridkv.keys import BlockKeys
+from hybridkv.pools import pool_arrays
+from hybridkv.spec import CacheSpec
+
+if TYPE_CHECKING:
+    from hybridkv.ticket import Ticket
+
+
+class CacheBase(Uncopied):
+    """The part of :class:`~hybridkv.HybridCache` that its other parts stand on; see there for the parameters."""
+
+    def __init__(
+        self,
+        spec: CacheSpec,
+        *,
+        blocks: int,
+        pages: Mapping[str, int] | None = None,
+        admission: Admission | None = None,
+        checkpoints: CheckpointPolicy | None = None,
+        verify: str = "sampled",
+        eviction: str = "usability",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not isinstance(spec, CacheSpec):
+            raise ArgumentError("spec", "a CacheSpec", type(spec).__name__)
+        blocks = count("blocks", blocks)
+        self.spec = spec
+        self.blocks = blocks
+        self._verify = verify_mode(verify)
+        self._index = {group.name: number for number, group in enumerate(spec.groups)}
+        self.pages = page_counts(spec, blocks, pages)
+        if admission is not None and not isinstance(admission, Admission):
+            raise ArgumentError("admission", "an Admission", admission)
+        if checkpoints is not None and not isinstance(checkpoints, CheckpointPolicy):
+            raise ArgumentError("checkpoints", "a CheckpointPolicy", checkpoints)
+        self.admission = admission
+        self.checkpoints = checkpoints
+        self.eviction = eviction
+        order = eviction_order(eviction)
+        limits = (admission or Admission())._numbers()
+        self._core = _core.Cache(spec.unit_tokens, described(spec, self.pages), blocks, order, limits)
+        self._tickets: WeakValueDictionary[int, Ticket] = WeakValueDictionary()
+        self._root: _core.KeyChain | None = None  # of requests that begin without tokens
+        self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
+        self._bound: dict[str, list[object]] = {}
+        self._deferred = Deferred()
+        self._holders = Holders(clock, self._deferred)
+        self._closed = False
+
+    # -- pools -------------------------------------------------------------------------------------
+
+    def bind(self, group: str, arrays: object) -> None:
+        """Tell where a group's pool lies.
+
+        Parameters
+        ----------
+        group : str
+            Name of a group of the spec.
+        arrays : array or sequence of arrays
+            [[pages, page_bytes]] in any dtype, one for all layers (a page is then the layers one after another)
+            or one for each layer; page i is row i of each. numpy, DLPack or an array interface, host or device.
+
+        Raises
+        ------
+        ArgumentError
+            Unknown group, an array that cannot hold the pages, or bytes of a page that are not in one piece.
+        Busy
+            The group has pages handed out.
+        Closed
+            The cache was closed.
+
+        Notes
+        -----
+        A pool whose alignment the kernel cannot take is accepted; match reports it as ALIGNED.
+        """
+        self._check_usable()
+        index = self._group_index(group)
+        described = self.spec.groups[index]
+        made = pool_arrays(described, described.total_page_bytes, arrays, self.pages[group])
+        if self._core.census(index)["free"] != self.pages[group]:
+            raise Busy("group", "a pool without pages handed out", group)
+        host = made[0].host
+        self._core.bind(index, [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made], host)
+        self._bound[group] = [a.keepalive for a in made]
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def poll(self) -> int:
+        """Apply what is due after events.
+
+        Returns
+        -------
+        int
+            Effects applied.
+        """
+        self._check_usable()
+        return self._deferred.apply_due()
+
+    def reset(self) -> None:
+        """Forget every prefix; counters stay.
+
+        Raises
+        ------
+        Busy
+            Leases or fills live, or effects wait for events; ``owners`` names who holds them.
+        Closed
+            The cache was closed.
+        """
+        self._check_usable()
+        self._check_idle()
+        self._core.reset()
+
+    def close(self) -> None:
+        """Forget every prefix and refuse every later call. Closing twice is a no-op.
+
+        Raises
+        ------
+        Busy
+            Leases or fills live, or effects wait for events; ``owners`` names who holds them.
+        """
+        if self._closed:
+            return
+        self._check_idle()
+        self._core.reset()
+        self._bound.clear()
+        self._closed = True
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    def _check_idle(self) -> None:
+        with suppress(Exception):
+            self._deferred.apply_due()
+        self._deferred.drop_broken()
+        with suppress(Exception):  # what stood behind a broken event
+            self._deferred.apply_due()
+        leases, fills, tickets = counts = self._core.live()
+        if any(counts) or self._deferred:
+            waiting = len(self._deferred)
+            got = f"{leases} leases, {fills} fills, {tickets} tickets, {waiting} effects that wait"
+            raise Busy("cache", "no live lease, fill or ticket", got, owners=self._holders.owners(counts))
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise Closed("cache", "an open cache", "a closed one")
+
+    def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:
+        self._check_usable()
+        if not isinstance(keys, BlockKeys):
+            raise ArgumentError("keys", "BlockKeys", type(keys).__name__)
+        core = keys._core
+        if core.unit_tokens != self.spec.unit_tokens:
+            raise ArgumentError("keys", f"keys of unit {self.spec.unit_tokens}", f"unit {core.unit_tokens}")
+        return core
+
+    def _whole_keys(self, keys: BlockKeys) -> _core.KeyChain:
+        core = self._any_keys(keys)
+        if core.begin_unit:
+            raise ArgumentError("keys", "keys from the start of the sequence", f"a slice from unit {core.begin_unit}")
+        return core
+
+    def _group_index(self, name: str) -> int:
+        return group_index(self._index, name)
+
+    def _selection(self, groups: GroupSelection | None) -> list[bool | npt.NDArray[np.int64]]:
+        return selection(self._index, groups)
+
+    def _format_list(self, formats: Mapping[str, KvFormat] | None) -> list[bytes] | None:
+        return None if formats is None else format_list(self.spec, self._index, formats, self._known_formats)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._index)
+        return f"HybridCache(unit_tokens={self.spec.unit_tokens}, blocks={self.blocks}, groups=[{names}])"

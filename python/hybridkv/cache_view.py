@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking into the cache: states of blocks, forms of spans, counters."""
+
+from __future__ import annotations
+
+from hybridkv.cache_base import CacheBase
+from hybridkv.holders import Holder, Leak
+from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_count
+from hybridkv.keys import BlockKeys
+from hybridkv.metrics import Metrics, read_metrics
+
+
+class CacheView(CacheBase):
+    """The part of :class:`~hybridkv.HybridCache` that looks and changes nothing."""
+
+    def inspect(self, keys: BlockKeys) -> dict[str, list[BlockInfo]]:
+        """Return phase, pins, page and hand-out count for each group's own blocks below ``keys.tokens``.
+
+        Parameters
+        ----------
+        keys : BlockKeys
+
+        Returns
+        -------
+        dict of str to list of BlockInfo
+            From the start of the prefix; the partial block of a tip last.
+
+        Raises
+        ------
+        ArgumentError
+            Keys of another unit.
+        Closed
+            The cache was closed.
+        """
+        core_keys = self._any_keys(keys)
+        result = {}
+        for index, group in enumerate(self.spec.groups):
+            seen = (self._core.inspect(core_keys, index, block) for block in range(own_block_count(group, core_keys)))
+            result[group.name] = [BlockInfo(PHASES[phase], *rest) for phase, *rest in seen]
+        return result
+
+    def spans(self, keys: BlockKeys) -> dict[str, list[tuple[int, int, str]]]:
+        """Return the form of every token in every group.
+
+        Parameters
+        ----------
+        keys : BlockKeys
+
+        Returns
+        -------
+        dict of str to list of (int, int, str)
+            (from, to, form) covering [0, keys.tokens) without gap or overlap; form is uncompressed, compressed,
+            window, indexer, disk or absent.
+
+        Raises
+        ------
+        ArgumentError
+            Keys of another unit.
+        Closed
+            The cache was closed.
+        """
+        seen = self.inspect(keys)
+        return {g.name: form_spans(g, seen[g.name], keys.tokens) for g in self.spec.groups}
+
+    def metrics(self) -> Metrics:
+        """Return the counters.
+
+        Returns
+        -------
+        Metrics
+        """
+        return read_metrics(self._core, self._index)
+
+    def verify(self) -> bool:
+        """Compare the five derived state bitmaps with the words they are derived from.
+
+        Returns
+        -------
+        bool
+            Whether they agree; exact when the cache is idle.
+        """
+        return self._core.verify() < 0
+
+    def live(self) -> list[Holder]:
+        """Tell who holds pages now: what :meth:`close` and :meth:`reset` would be refused for.
+
+        Returns
+        -------
+        list of Holder
+            One for each lease, fill and ticket with an owner, those among them that have ended and only wait for
+            events, and one for all others of a kind.
+        """
+        return self._holders.live(self._core.live())
+
+    def leaks(self) -> list[Leak]:
+        """Tell which handles were garbage collected while they were open.
+
+        Returns
+        -------
+        list of Leak
+            The youngest 256, oldest first; ``leaks`` in the metrics counts them all.
+        """
+        return self._holders.leaks()
