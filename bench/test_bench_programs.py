@@ -85,6 +85,25 @@ def test_pool(timer, smoke):
                  at_least=True)  # fmt: skip
 
 
+def test_tickets(timer, smoke):
+    figures = timer.benchmark.pedantic(figures_of, args=("tickets", smoke), rounds=1)
+    assert figures["wrong"] == 0 and figures["held_at_end"] == 0
+    if smoke:
+        return
+    for name, operation, must, unit in (
+        ("step_1", "core: step of 1,024 requests, 1 group", None, "us"),
+        ("step_3", "the same, 3 groups", None, "us"),
+        ("step_6", "the same, 6 groups", 10, "us"),
+        ("publish", "admit, grow, publish, close: a block of a 64k prompt, 2 groups", 100, "ns"),
+        ("evicting", "the same where each page is evicted first", 150, "ns"),
+        ("release_1M", "release of 1M tokens, 16,384 blocks x 6 groups", 2, "ms"),
+        ("pin", "pin of a block, random, 1M descriptors", 15, "ns"),
+        ("drop", "its release", 15, "ns"),
+    ):
+        timer.figure(operation, [figures[name]], must=must, unit=unit)
+    timer.figure("pin over a random line read", [figures["pin_of_line"]], unit="times")
+
+
 def test_match_in_the_core(timer, smoke):
     figures = timer.benchmark.pedantic(figures_of, args=("match", smoke), rounds=1)
     for name, value in figures.items():

@@ -158,18 +158,19 @@ def main() -> int:
     """Seed each bug, print what noticed it, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("build", type=Path, help="folder for the copy and what is built of it")
-    parser.add_argument("--only", metavar="NAME", help="bugs whose name contains this")
-    parser.add_argument("--write", action="store_true", help="write docs/seeded-bugs.md")
+    parser.add_argument("--only", metavar="NAME", action="append", help="bugs whose name or file contains this")
+    parser.add_argument("--write", action="store_true", help="write docs/seeded-bugs.md where all are noticed")
     arguments = parser.parse_args()
     started = time.monotonic()
     bugs = all_bugs()
     wrong = misplaced(bugs)
     if wrong:
         raise SystemExit("\n".join(wrong))
-    chosen = [bug for bug in bugs if arguments.only is None or arguments.only in bug.name]
+    only = arguments.only or [""]
+    chosen = [bug for bug in bugs if any(part in bug.name or part in bug.file for part in only)]
     missed = unnoticed(Workshop(arguments.build.resolve()), chosen)
     print(f"{len(chosen)} bugs, {len(missed)} unnoticed, {time.monotonic() - started:.0f} s")
-    if arguments.write:
+    if arguments.write and not missed and arguments.only is None:
         DOCUMENT.write_text(document(bugs), encoding="utf-8")
     elif DOCUMENT.read_text(encoding="utf-8") != document(bugs):
         print(f"{DOCUMENT.relative_to(ROOT)} is out of date: run again with --write", file=sys.stderr)

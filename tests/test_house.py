@@ -286,16 +286,17 @@ def test_the_cpp_harness_refuses_to_run_no_test(tmp_path: Path) -> None:
     assert run_cpp(tmp_path, 'HKV_TEST("a") {}', "b").returncode == 2
 
 
-README_BLOCKS = documents.code_blocks(ROOT / "README.md")
+RUN = ("README.md", "docs/running-requests.md")
+BLOCKS = [(name, *block) for name in RUN for block in documents.code_blocks(ROOT / name)]
 
 
-@pytest.mark.parametrize(("line", "code"), README_BLOCKS, ids=[f"line {line}" for line, _ in README_BLOCKS])
-def test_the_code_in_the_readme_runs(line: int, code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile("\n" * (line - 1) + code, "README.md", "exec"), {"__name__": "__main__"})
+@pytest.mark.parametrize(("name", "line", "code"), BLOCKS, ids=[f"{name}, line {line}" for name, line, _ in BLOCKS])
+def test_the_code_in_the_documents_runs(name: str, line: int, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile("\n" * (line - 1) + code, name, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out.splitlines()
-    for promised in re.findall(r"^ *print\(.*\) +# (.+)$", code, re.MULTILINE):
+    for promised in re.findall(r"^ *print\(.*\) +# ([^:]+?)(?:: .*)?$", code, re.MULTILINE):
         assert promised in printed
 
 
-def test_the_readme_has_code() -> None:
-    assert README_BLOCKS
+def test_the_documents_have_code() -> None:
+    assert {name for name, _, _ in BLOCKS} == set(RUN)

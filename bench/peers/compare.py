@@ -70,6 +70,10 @@ def _programs(args: argparse.Namespace) -> list[Program]:
     return programs
 
 
+def _takes_part(name: str, case: str) -> bool:
+    return case != "decode" or name != "sglang"  # its scheduler takes slots inside the engine
+
+
 def _ratio(theirs: list[dict], ours: list[dict]) -> dict[str, float]:
     """Peer's time over hybridkv's, of each round's medians: above 1, hybridkv is faster."""
     ratios = sorted(t["median_us"] / o["median_us"] for t, o in zip(theirs, ours, strict=True))
@@ -97,6 +101,8 @@ def main() -> None:
         for tokens in args.tokens:
             for case in args.cases:
                 for program in order:
+                    if not _takes_part(program.name, case):
+                        continue
                     result = trial.clean_trial(lambda p=program, t=tokens, c=case: p.once(t, c))
                     if turn:  # the first turn builds and warms
                         trials.setdefault((tokens, case, program.name), []).append(result)
@@ -104,9 +110,9 @@ def main() -> None:
     for tokens in args.tokens:
         for case in args.cases:
             row: dict = {"tokens": tokens, "case": case}
-            for program in programs:
+            for program in (p for p in programs if _takes_part(p.name, case)):
                 row[program.name] = trial.summary(trials[tokens, case, program.name])
-            for program in programs[1:]:
+            for program in (p for p in programs[1:] if _takes_part(p.name, case)):
                 theirs, ours = trials[tokens, case, program.name], trials[tokens, case, "hybridkv"]
                 row[f"{program.name}_over_hybridkv"] = _ratio(theirs, ours)
             report["cases"].append(row)

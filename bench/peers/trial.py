@@ -21,10 +21,12 @@ from contextlib import contextmanager, suppress
 Call = Callable[[], object]
 Build = Callable[[int, str], Call]
 
-CASES = ("hit", "hit_pinned", "hit_ids", "hit_forked", "from_tokens", "false_hit", "miss")
+CASES = ("hit", "hit_pinned", "hit_ids", "hit_forked", "from_tokens", "false_hit", "miss", "decode")
 UNIT_TOKENS = 16
 WINDOW_TOKENS = 128
 FORK_TOKENS = 1024  # hit_forked: another prompt leaves the cached one every so many tokens
+DECODING = 256  # decode: so many requests go on by one token each
+DECODE_TOKENS = 1024  # until they have so many
 NEW_TOKENS = UNIT_TOKENS + 1  # the asked prompt goes on so far beyond what is cached
 
 _WARM_CALLS = 2

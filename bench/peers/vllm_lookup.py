@@ -53,8 +53,36 @@ def _store(manager: KVCacheManager, name: str, tokens: list[int]) -> list[int]:
     return window
 
 
+def _decode() -> trial.Call:
+    """allocate_slots of one token for each running request, as the scheduler calls it at every step."""
+    manager = _manager(trial.DECODING * trial.DECODE_TOKENS)
+    running: list[Request] = []
+
+    def start() -> None:
+        for request in running:
+            manager.free(request)
+        running[:] = [_request(f"r{i}", [i, *range(1, 1 + i * 37 % trial.UNIT_TOKENS)]) for i in range(trial.DECODING)]
+        for request in running:
+            blocks, computed, _ = manager.get_computed_blocks(request)
+            manager.allocate_slots(request, request.num_tokens - computed, computed, blocks)
+            request.num_computed_tokens = request.num_tokens
+
+    def step() -> None:
+        if not running or running[0].num_tokens >= trial.DECODE_TOKENS:
+            start()
+        for request in running:
+            request.append_output_token_ids(7)
+            if manager.allocate_slots(request, 1) is None:
+                raise SystemExit("the pool is too small")
+            request.num_computed_tokens += 1
+
+    return step
+
+
 def build(tokens: int, case: str) -> trial.Call:
     """A manager that holds `tokens`, and the call that `case` times."""
+    if case == "decode":
+        return _decode()
     manager = _manager(tokens)
     trial.expect("coordinator", type(manager.coordinator).__name__, "HybridKVCacheCoordinator")
     asked = trial.prompt(tokens)

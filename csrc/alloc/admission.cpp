@@ -138,9 +138,9 @@ bool AdmissionLedger::admit_fill(Share& share, std::span<const std::int64_t> pag
                                  std::span<const Room> rooms, int& group) {
   const std::lock_guard<std::mutex> guard(mutex_);
   for (group = 0; group < group_count_; ++group) {
+    const std::int64_t promised = promised_[group].load();  // before the takes, as in left()
     const std::int64_t moved = rooms[group].takes < 0 ? 0 : takes_[group].load() - rooms[group].takes;
-    if (pages[group] > 0 && pages[group] > rooms[group].free_and_evictable - promised_[group].load() - moved)
-      return false;
+    if (pages[group] > 0 && pages[group] > rooms[group].free_and_evictable - promised - moved) return false;
   }
   group = -1;
   grant(share, pages);

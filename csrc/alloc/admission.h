@@ -21,12 +21,12 @@
 //     page given back moves both up; publishing moves neither; the end of a share lowers P and can only raise
 //     F. What was published stays out of F while anyone pins it, and no promise counts on it.
 //  3. Other groups: C + U <= capacity or P <= F, since; either is enough. Why true: as in 2; C only goes
-//     down, but for widen, which leaves P <= F. Why enough, C: a page that several hold (a leased window) is in the cap of each, so C counts it
-//     more than once and never less; what all hold is at most C - 1 + U where a share holds less than its
-//     cap, and the rest is free or can be evicted. P: what a share pins without having taken it (leased, a
-//     neighbour's) is in its cap and not in taken, so P is never less than what all may still take; a page
-//     that slides out of its taker and stays pinned by another moves P up and F not, within what P had too
-//     much for that other.
+//     down, but for widen, which leaves P <= F. Why enough, C: a page that several hold (a leased window) is
+//     in the cap of each, so C counts it more than once and never less; what all hold is at most C - 1 + U
+//     where a share holds less than its cap, and the rest is free or can be evicted. P: what a share pins
+//     without having taken it (leased, a neighbour's) is in its cap and not in taken, so P is never less than
+//     what all may still take; a page that slides out of its taker and stays pinned by another moves P up and
+//     F not, within what P had too much for that other.
 //  4. A share takes nothing out of F but what it takes from the pool and what its cap has for neighbours
 //     (layout/residency.h, 4). That needs a rule of the ticket, since a pin is on a word and so on every page
 //     of it: where another's page of a block is ready and the request has its own, it pins the word for other

@@ -7,9 +7,9 @@
 //
 // Thread safety: choose is called under a lock of the caller's. Words change meanwhile: a choice is a hint, and the
 // CAS that evicts (0 pins, same generation) decides.
-// Cost: a choice is made for 1/16 of the pool at once (more where few pages stand beside many descriptors), in one pass over all descriptors. An order is exact all the
-// same: whatever is released after a pass is newer than all that the pass chose, and what was used since is
-// passed over when it comes up.
+// Cost: a choice is made for a part of the pool at once (eviction_batch), in one pass over all descriptors. An order
+// is exact all the same: whatever is released after a pass is newer than all that the pass chose, and what was used
+// since is passed over when it comes up.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -50,11 +50,12 @@ class EvictionPolicy {
 std::unique_ptr<EvictionPolicy> make_eviction(EvictionOrder order, const Layout& layout,
                                               const BlockStore& store);
 
-// How many candidates a pass over so many descriptors keeps for a pool of `count`.
+// How many candidates a pass over so many descriptors keeps for a pool of `count`: 1/16 of it; where descriptors are
+// many, so that a pass is long beside what a choice of few is worth, up to 1/8 of them, and half of a small pool.
 constexpr std::size_t eviction_batch(std::size_t count, std::size_t blocks) {
-  const std::size_t least = count < blocks / 64 ? count : blocks / 64;
   const std::size_t share = count / 16 < 16 ? 16 : count / 16;
-  return share < least ? least : share;
+  const std::size_t paid = blocks < 32768 ? 0 : blocks / 8 < count / 2 ? blocks / 8 : count / 2;
+  return share < paid ? paid : share;
 }
 
 // Whether all that the descriptor holds could be evicted, so that it would be free: it holds something, nothing is

@@ -42,9 +42,14 @@ void Standing::read() {
   read_words();
   find_parents();
   if (any_orphan_) spread_strandedness();
-  count_kids();
-  spread_use();
-  find_targets();
+  // From the end of the array, where ends of prefixes mostly are: then each walk up to tell of a use is one step.
+  std::uint64_t steps = steps_a_node * nodes_.size();
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    const Node& node = nodes_[i];
+    if (!node.is(kLive) || !(node.is(kNode) || node.is(kTip))) continue;
+    tell_use(node, steps);
+    if (!node.is(kStranded)) find_target(static_cast<std::uint32_t>(i));
+  }
 }
 
 void Standing::read_words() {
@@ -89,6 +94,8 @@ void Standing::find_parents() {
     if (parent < nodes_.size() && nodes_[parent].is(kLive) && nodes_[parent].tag == tag &&
         nodes_[parent].end < node.end) {
       node.parent = parent;
+      if (node.is(kNode)) ++nodes_[parent].kids;
+      if (node.is(kTip)) ++nodes_[parent].tips;
       if (!any_prefix_ || nodes_[parent].is(kHistory)) continue;
     }
     if (!any_prefix_) continue;
@@ -110,41 +117,23 @@ void Standing::spread_strandedness() {
   }
 }
 
-void Standing::count_kids() {
-  for (const Node& node : nodes_) {
-    if (!node.is(kLive) || node.parent == none_u32) continue;
-    if (node.is(kNode)) ++nodes_[node.parent].kids;
-    if (node.is(kTip)) ++nodes_[node.parent].tips;
+void Standing::tell_use(const Node& node, std::uint64_t& steps) {
+  for (std::uint32_t at = node.parent; at != none_u32 && nodes_[at].used < node.used && steps > 0; --steps) {
+    nodes_[at].used = node.used;
+    at = nodes_[at].parent;
   }
 }
 
-// From the end of the array, where ends of prefixes mostly are: then each walk up is one step.
-void Standing::spread_use() {
-  std::uint64_t steps = steps_a_node * nodes_.size();
-  for (std::size_t i = nodes_.size(); i-- > 0 && steps > 0;) {
-    const Node& node = nodes_[i];
-    if (!node.is(kLive) || !(node.is(kNode) || node.is(kTip))) continue;
-    for (std::uint32_t at = node.parent; at != none_u32 && nodes_[at].used < node.used && steps > 0;
-         --steps) {
-      nodes_[at].used = node.used;
-      at = nodes_[at].parent;
-    }
+void Standing::find_target(std::uint32_t id) {
+  const Node& node = nodes_[id];
+  const bool came_back = store_.recency().hits(DescriptorId{id}) >= 2;
+  if (node.is(kTip)) {
+    if (passed_by(node) && !came_back) return;
+    is_whole_tip(node) ? make_target(id) : search(node.parent);
+    return;
   }
-}
-
-void Standing::find_targets() {
-  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    Node& node = nodes_[i];
-    if (!node.is(kLive) || node.is(kStranded)) continue;
-    const bool came_back = store_.recency().hits(DescriptorId{i}) >= 2;
-    if (node.is(kTip)) {
-      if (passed_by(node) && !came_back) continue;
-      is_whole_tip(node) ? make_target(i) : search(node.parent);
-    } else if (node.is(kNode)) {
-      const bool one_goes_on = node.kids == 1 || (node.kids == 0 && node.tips != 0);
-      if (!one_goes_on || (came_back && is_boundary(node))) search(i);
-    }
-  }
+  const bool one_goes_on = node.kids == 1 || (node.kids == 0 && node.tips != 0);
+  if (!one_goes_on || (came_back && is_boundary(node))) search(id);
 }
 
 // The last boundary at or before a place where the next prompt may come.
@@ -199,7 +188,8 @@ bool Standing::is_whole_tip(const Node& node) const {
   return true;
 }
 
-// A branch that goes on behind the unit of a tip holds the tip's tokens, as a rule; of two branches nothing can be said.
+// A branch that goes on behind the unit of a tip holds the tip's tokens, as a rule; of two branches nothing can be
+// said.
 bool Standing::passed_by(const Node& tip) const {
   const Node* parent = parent_of(tip);
   return parent != nullptr && parent->kids == 1;

@@ -22,10 +22,17 @@ class Usability : public EvictionPolicy {
       : layout_(layout),
         store_(store),
         standing_(layout, store),
+        given_(static_cast<std::size_t>(store.group_count())),
+        left_behind_(store.blocks()),
+        left_seen_(static_cast<std::size_t>(store.group_count())),
         lists_(static_cast<std::size_t>(store.group_count()) + 2) {}
 
   std::size_t choose(int pool, std::span<Victim> out) override {
     const int which = pool >= 0 && layout_.groups[pool].prefix() ? history_list : pool;
+    if (which >= 0) {
+      const std::size_t left = take_left_behind(which, out);
+      if (left != 0) return left;
+    }
     Shortlist& list = lists_[static_cast<std::size_t>(which + 2)];
     std::size_t n = take(which, list, out, Inner::Stays);
     if (n != 0) return n;
@@ -37,6 +44,7 @@ class Usability : public EvictionPolicy {
   }
   void reset() override {
     for (Shortlist& list : lists_) list.clear();
+    for (std::uint64_t& seen : left_seen_) seen = left_count_;
   }
 
  private:
@@ -52,14 +60,41 @@ class Usability : public EvictionPolicy {
       if (!evictable(which, id) || tick_of(which, id) != next->tick) continue;
       const EvictionClass why = class_of(next->rank);
       if (which >= 0) {
+        if (!goes_on(which, why)) {
+          list.clear();
+          break;
+        }
         out[n++] = {id, why, 0, static_cast<SlotMask>(1u << store_.slot_of(which).slot)};
         continue;
       }
       if (inner == Inner::Stays && standing_.continued(next->id) != 0) continue;
       standing_.take(next->id);
+      if (which == history_list) left_behind_[left_count_++ % left_behind_.size()] = next->id;
       out[n++] = {id, why, 0xFF, static_cast<SlotMask>(which == descriptor_pool ? 0xFF : 0)};
     }
     return n;
+  }
+
+  // States whose history went, the oldest first: known without a pass.
+  std::size_t take_left_behind(int which, std::span<Victim> out) {
+    std::uint64_t& seen = left_seen_[static_cast<std::size_t>(which)];
+    if (left_count_ - seen > left_behind_.size()) seen = left_count_ - left_behind_.size();
+    std::size_t n = 0;
+    while (n < out.size() && seen != left_count_) {
+      const DescriptorId id{left_behind_[seen++ % left_behind_.size()]};
+      if (!store_[id].word(WordClass::H).no_phase() || !evictable(which, id)) continue;
+      out[n++] = {id, EvictionClass::Stranded, 0, static_cast<SlotMask>(1u << store_.slot_of(which).slot)};
+    }
+    return n;
+  }
+  // A list is exact inside one class. Tails wait for a list that begins with them, or what was superseded since the pass
+  // would outlive them; and as branches go on and fork, tails lose their worth and gain it: a few a pass.
+  bool goes_on(int which, EvictionClass why) {
+    Given& given = given_[static_cast<std::size_t>(which)];
+    const bool tail = why == EvictionClass::Tail;
+    if (tail && (given.others != 0 || given.tails > store_.pool(which).count() / 16)) return false;
+    ++(tail ? given.tails : given.others);
+    return true;
   }
 
   bool evictable(int which, DescriptorId id) const {
@@ -81,6 +116,7 @@ class Usability : public EvictionPolicy {
     std::size_t count = store_.blocks();
     if (which >= 0) count = store_.pool(which).count();
     list.begin(eviction_batch(count, store_.blocks()));
+    if (which >= 0) given_[static_cast<std::size_t>(which)] = {};
     for (std::uint32_t i = 0; i < store_.blocks(); ++i) {
       const DescriptorId id{i};
       const bool may_go = which >= 0              ? standing_.evictable_state(i, store_.slot_of(which).slot)
@@ -123,7 +159,14 @@ class Usability : public EvictionPolicy {
   const Layout& layout_;
   const BlockStore& store_;
   Standing standing_;
-  std::vector<Shortlist> lists_;  // history_list, descriptor_pool, groups
+  struct Given {
+    std::uint32_t tails = 0, others = 0;
+  };
+  std::vector<Given> given_;                // of a group's list, since it was made
+  std::vector<std::uint32_t> left_behind_;  // descriptors whose history was chosen, a ring
+  std::uint64_t left_count_ = 0;            // ever
+  std::vector<std::uint64_t> left_seen_;    // of them, by group
+  std::vector<Shortlist> lists_;            // history_list, descriptor_pool, groups
 };
 
 }  // namespace

@@ -84,9 +84,8 @@ class Standing {
   void read_words();
   void find_parents();
   void spread_strandedness();
-  void count_kids();
-  void spread_use();
-  void find_targets();
+  void tell_use(const Node& node, std::uint64_t& steps);
+  void find_target(std::uint32_t id);
   void search(std::uint32_t at);
   void make_target(std::uint32_t at);
   bool is_boundary(const Node& node) const;

@@ -36,9 +36,12 @@ T* dense(PyObject* object, const char* field, const char* expected, py::ssize_t 
   if (!py::isinstance<py::array>(object)) refuse(field, expected, Py_TYPE(object)->tp_name);
   const auto array = py::reinterpret_borrow<py::array>(object);
   const auto type = array.dtype();
+  const char order = type.byteorder();
+  const bool native = order == '=' || order == '|' || order == '<';
   const bool kind = type.kind() == 'i' || (std::is_same_v<T, const std::uint32_t> && type.kind() == 'u');
-  if (!kind || type.itemsize() != static_cast<py::ssize_t>(sizeof(T)) || array.ndim() != dimensions ||
-      (array.flags() & py::array::c_style) == 0 || (written && !array.writeable()))
+  if (!kind || !native || type.itemsize() != static_cast<py::ssize_t>(sizeof(T)) ||
+      array.ndim() != dimensions || (array.flags() & py::array::c_style) == 0 ||
+      (written && !array.writeable()))
     refuse(field, expected,
            py::str(py::repr(type)).cast<std::string>() + ", " + std::to_string(array.ndim()) + " dimensions");
   std::copy_n(array.shape(), dimensions, shape);

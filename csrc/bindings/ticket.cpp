@@ -40,7 +40,7 @@ struct TicketBox {
 py::object admit(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& start,
                  std::int64_t max_tokens, std::int64_t states,
                  const std::optional<std::shared_ptr<LeaseBox>>& lease, const py::object& formats,
-                 const py::tuple& keep) {
+                 const py::tuple& keep, bool lease_waits) {
   HybridCache& cache = box->cache;
   const std::vector<FormatId> writer = formats_from(cache, formats);
   AdmitQuestion question;
@@ -52,6 +52,7 @@ py::object admit(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<con
     question.lease = &(*lease)->open();
     question.start = question.lease->keys;
   }
+  question.lease_waits = lease_waits;
   question.keep = {keep[0].cast<bool>(), keep[1].cast<bool>(), keep[2].cast<std::int64_t>(),
                    keep[3].cast<std::int64_t>(), keep[4].cast<std::int64_t>()};
   NotAdmitted refused;
@@ -232,7 +233,7 @@ void bind_ticket(py::module_& m) {
           },
           py::arg("other"), py::arg("how"));
   m.def("admit", &admit, py::arg("cache"), py::arg("start"), py::arg("max_tokens"), py::arg("states"),
-        py::arg("lease"), py::arg("formats"), py::arg("keep"));
+        py::arg("lease"), py::arg("formats"), py::arg("keep"), py::arg("lease_waits"));
   bind_step(m);
 }
 

@@ -59,11 +59,18 @@ std::unique_ptr<Ticket> HybridCache::admit(const AdmitQuestion& question, NotAdm
     refuse(question, refused);
     return nullptr;
   }
-  ticket->keys.reserve();
+  try {
+    ticket->keys.reserve();
+    ticket->handle = tickets_.add(ticket.get());
+  } catch (...) {  // no memory, or too many tickets: nothing has changed
+    give_up_pages(*ticket, false);
+    admission_.end(ticket->share);
+    if (question.lease != nullptr) own(*question.lease);
+    throw;
+  }
   ticket->lease = question.lease;
   ticket->keep = question.keep;
   ticket->born = resets_;
-  ticket->handle = tickets_.add(ticket.get());
   plan_events(*ticket);
   return ticket;
 }
@@ -72,7 +79,11 @@ std::unique_ptr<Ticket> HybridCache::admit(const AdmitQuestion& question, NotAdm
 void HybridCache::refuse(const AdmitQuestion& question, NotAdmitted& refused) {
   if (question.lease != nullptr) {
     settle(*question.lease, Settlement::Withdrawn);
-    question.lease->drop(store_);
+    if (question.lease_waits) {
+      own(*question.lease);
+    } else {
+      question.lease->drop(store_);
+    }
     int group = -1;
     const AdmissionLedger::Demand alone{question.max_tokens, 0, question.states};
     if (refused.reason == Refusal::Pages && admission_.judge(alone, rooms(), group) == Refusal::None)
@@ -81,16 +92,35 @@ void HybridCache::refuse(const AdmitQuestion& question, NotAdmitted& refused) {
   counters_.add(kNotAdmitted + static_cast<int>(refused.reason), 1);
 }
 
-// A lease that no ticket has taken over counts as held by nobody who could finish for it.
+// A lease that no ticket has taken over counts as held by nobody who could finish for it. Its pins are on words: with
+// the pages that it needs they hold those of every group that records a block at the same unit.
+void HybridCache::count_unowned(const Lease& lease, int by) {
+  DescriptorId last = no_descriptor;
+  for (const Lease::Held& held : lease.held) {
+    const Group& group = layout_.groups[held.group];
+    const std::int64_t unit = (held.block + 1) * group.block_units;
+    if (unit * layout_.unit_tokens > lease.tokens) {  // a tip's partial page
+      unowned_pages_[held.group].fetch_add(by);
+      continue;
+    }
+    if (held.id == last) continue;
+    last = held.id;
+    for (int g = 0; g < store_.group_count(); ++g) {
+      if (!layout_.groups[g].prefix() && unit % layout_.groups[g].block_units == 0)
+        unowned_pages_[g].fetch_add(by);
+    }
+  }
+}
+
 void HybridCache::own(Lease& lease) {
   lease.unowned = true;
-  for (const Lease::Held& held : lease.held) unowned_pages_[held.group].fetch_add(1);
+  count_unowned(lease, 1);
 }
 
 void HybridCache::disown(Lease& lease) {
   if (!lease.unowned) return;
   lease.unowned = false;
-  for (const Lease::Held& held : lease.held) unowned_pages_[held.group].fetch_sub(1);
+  count_unowned(lease, -1);
 }
 
 // What a request needs beyond its worst case (residency.h): pages that its lease pins until it has gone on, and

@@ -8,6 +8,11 @@
 #include "cache/ticket.h"
 
 namespace hkv {
+namespace {
+
+constexpr std::int64_t publish_ahead = 8;  // units whose lines of the table are on their way
+
+}  // namespace
 
 void HybridCache::check_advance(const Ticket& ticket, std::int64_t computed,
                                 std::span<const std::int64_t> states) const {
@@ -112,6 +117,8 @@ void HybridCache::publish_blocks(Ticket& ticket, std::int64_t upto) {
     if (!hand.live_group) unit = std::min(unit, (hand.next_publish + 1) * layout_.groups[g].block_units);
   }
   for (; unit <= end; unit += record_units_ - unit % record_units_) {
+    if (unit + publish_ahead * record_units_ <= end)
+      store_.table().prefetch(ticket.keys.key(unit + publish_ahead * record_units_ - 1));
     SlotMask slots[2] = {0, 0};
     for (int g = 0; g < store_.group_count(); ++g) {
       const std::int64_t block_units = layout_.groups[g].block_units;
@@ -131,41 +138,49 @@ void HybridCache::publish_blocks(Ticket& ticket, std::int64_t upto) {
 
 void HybridCache::publish_unit(Ticket& ticket, std::int64_t unit, const SlotMask* slots) {
   const Key128 key = ticket.keys.key(unit - 1);
+  DescriptorId id = no_descriptor;  // looked up once for both words, as long as its life goes on
   for (const WordClass which : {WordClass::B, WordClass::H}) {
-    SlotMask wanted = slots[static_cast<int>(which)];
-    bool lives = false;
-    while (wanted != 0 && !lives) {
-      DescriptorId id = no_descriptor;
-      if (find_place(key, ticket.keys.has_tokens(), id) != Claim::Taken) return;
-      SlotMask mine = store_.claim_slots(id, key, which, wanted, lives);
-      if (!lives) continue;
-      if (mine != 0 && mine != wanted && !may_pin_beside(id, which, static_cast<SlotMask>(wanted & ~mine))) {
-        abort_slots(id, key, which, mine);
-        return;
+    const SlotMask wanted = slots[static_cast<int>(which)];
+    bool lives = wanted == 0;
+    while (!lives) {
+      if (id == no_descriptor && find_place(key, ticket.keys.has_tokens(), id) != Claim::Taken) return;
+      const SlotMask mine = store_.claim_slots(id, key, which, wanted, lives);
+      if (lives && mine != 0) {
+        publish_claimed(ticket, unit, id, key, which, mine, static_cast<SlotMask>(wanted & ~mine));
+        continue;
       }
-      const int lost = std::popcount(static_cast<unsigned>(wanted & ~mine));
-      if (lost != 0) counters_.add(kDuplicates, lost);  // the first writer of a key won
-      if (mine == 0) {
+      if (lives) {
+        counters_.add(kDuplicates, std::popcount(static_cast<unsigned>(wanted)));
         store_.table().erase_if_empty(id, key);
-      } else {
-        publish_claimed(ticket, unit, id, key, which, mine);
       }
+      id = no_descriptor;
     }
   }
 }
 
 // A pin is on a word: it would also hold the pages that others filed where the ticket's own stay private. May it,
-// without taking from what other tickets were promised (alloc/admission.h, invariant 4)?
-bool HybridCache::may_pin_beside(DescriptorId id, WordClass which, SlotMask lost) const {
+// without taking from what other tickets were promised (alloc/admission.h, invariant 4)? If so, the ticket has
+// room for them in its share.
+bool HybridCache::widen_beside(Ticket& ticket, DescriptorId id, WordClass which, SlotMask& lost) {
   const Word now = store_[id].word(which);
-  // Pinned already, a page is not in what is free; but this pin may outlive those, so no promise may count on it.
-  const std::int64_t taken = now.pins() == 0 ? 1 : 0;
+  SlotMask widened = 0;
   for (int slot = 0; slot < Word::slots; ++slot) {
     if (!(lost >> slot & 1) || !now.usable_slot(slot)) continue;
     const int group = store_.group_at(which, slot);
-    if (room(group) - admission_.promised(group) < taken) return false;
+    if (!admission_.widen(ticket.share, group, room(group), now.pins() != 0)) {
+      narrow_beside(ticket, which, widened);
+      return false;
+    }
+    widened = static_cast<SlotMask>(widened | 1u << slot);
   }
+  lost = widened;
   return true;
+}
+
+void HybridCache::narrow_beside(Ticket& ticket, WordClass which, SlotMask widened) {
+  for (int slot = 0; slot < Word::slots; ++slot) {
+    if (widened >> slot & 1) admission_.narrow(ticket.share, store_.group_at(which, slot));
+  }
 }
 
 // Claimed blocks stay private after all.
@@ -177,7 +192,14 @@ void HybridCache::abort_slots(DescriptorId id, Key128 key, WordClass which, Slot
 
 // Makes claimed blocks visible, pinned by the ticket from that moment on.
 void HybridCache::publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorId id, Key128 key,
-                                  WordClass which, SlotMask mine) {
+                                  WordClass which, SlotMask mine, SlotMask lost) {
+  SlotMask beside = lost;
+  if (lost != 0 && !widen_beside(ticket, id, which, beside)) {
+    abort_slots(id, key, which, mine);
+    return;
+  }
+  if (lost != 0)
+    counters_.add(kDuplicates, std::popcount(static_cast<unsigned>(lost)));  // the first writer won
   const auto each = [&](auto&& what) {
     for (int slot = 0; slot < Word::slots; ++slot) {
       if (!(mine >> slot & 1)) continue;
@@ -194,8 +216,12 @@ void HybridCache::publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorI
   link_unit(ticket, unit * layout_.unit_tokens, id);
   const auto count = static_cast<std::uint32_t>(std::popcount(static_cast<unsigned>(mine)));
   if (!store_.publish_slots(id, which, mine, which == WordClass::H ? 1 : count)) {
-    abort_slots(id, key, which, mine);
+    narrow_beside(ticket, which, beside);
+    abort_slots(id, key, which, mine);  // private still
     return;
+  }
+  for (int slot = 0; slot < Word::slots; ++slot) {
+    if (beside >> slot & 1) admission_.took(ticket.share, store_.group_at(which, slot), 1);
   }
   each([&](int group, Ticket::Block& block) {
     block.id = id;

@@ -93,6 +93,8 @@ struct AdmitQuestion {
   std::int64_t max_tokens = 0;
   std::int64_t states = 0;  // pages for states asked for at a time
   Lease* lease = nullptr;   // outlives the ticket; pins are the ticket's to drop
+  bool lease_waits =
+      false;  // launched work reads it: where the request is refused its pins are the caller's to drop
   KeepPolicy keep;
   std::span<const FormatId> formats;
 };
@@ -212,7 +214,8 @@ class HybridCache {
   void give_back_parked(Ticket& ticket, std::size_t count);
   // The continuation did not work: an open lease is settled as failed, and nothing more is published.
   void fail(Ticket& ticket, int kind);
-  // Refuses every later call on the ticket; end() then gives back what it holds. Progress: may lock.
+  // Refuses every later call on the ticket; end() then gives back what it holds. Throws Error(Closed).
+  // Progress: may lock.
   void close(Ticket& ticket);
   void end(Ticket& ticket, bool keep_tip, bool quarantine);
   // Advances and grows many tickets. Requires: arrays as StepArrays says; tickets owned by the caller.
@@ -332,6 +335,7 @@ class HybridCache {
   bool take_page(Ticket& ticket, int group, PageId& page);
   bool take_blocks(Ticket& ticket, int group, std::int64_t end);
   void give_page(Ticket& ticket, int group, PageId& page, bool quarantine);
+  void count_unowned(const Lease& lease, int by);
   void own(Lease& lease);
   void disown(Lease& lease);
   // grow.cpp
@@ -353,10 +357,11 @@ class HybridCache {
   void copy_live_state(Ticket& ticket, int group, std::int64_t computed);
   void publish_blocks(Ticket& ticket, std::int64_t upto);
   void publish_unit(Ticket& ticket, std::int64_t unit, const SlotMask* slots);
-  bool may_pin_beside(DescriptorId id, WordClass which, SlotMask lost) const;
+  bool widen_beside(Ticket& ticket, DescriptorId id, WordClass which, SlotMask& lost);
+  void narrow_beside(Ticket& ticket, WordClass which, SlotMask widened);
   void abort_slots(DescriptorId id, Key128 key, WordClass which, SlotMask mine);
   void publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorId id, Key128 key, WordClass which,
-                       SlotMask mine);
+                       SlotMask mine, SlotMask lost);
   Claim find_place(Key128 key, bool may_have_tips, DescriptorId& id);
   void publish_states(Ticket& ticket, std::int64_t upto, std::int64_t copied_upto);
   void publish_state(Ticket& ticket, int group, Ticket::State& state);
@@ -387,7 +392,7 @@ class HybridCache {
   void hold_ready(Fill& fill);
   void let_ready_go(Fill& fill, bool used);
   bool descriptors_can_go(std::int64_t wanted);
-  std::int64_t retire(const Victim& victim, int pool);
+  std::int64_t retire(const Victim& victim, int pool, bool& any);
   std::int64_t node_before(std::int64_t unit) const;
   void link(DescriptorId id, Key128 parent_key, DescriptorId parent);
   bool linked(DescriptorId id, Key128 parent_key) const;

@@ -15,8 +15,9 @@ void HybridCache::fail(Ticket& ticket, int kind) {
     settle(*ticket.lease, Settlement::Failed, kind);
 }
 
-// Nothing more can be asked of the ticket. What it holds goes with end(). Requires: not closed.
+// Nothing more can be asked of the ticket. What it holds goes with end().
 void HybridCache::close(Ticket& ticket) {
+  if (ticket.closed) throw Error(ErrorCode::Closed, "ticket", "an open ticket", "a closed one");
   ticket.closed = true;
   tickets_.remove(ticket.handle);
   if (ticket.lease != nullptr && ticket.lease->settlement == Settlement::Open)

@@ -8,7 +8,8 @@
 namespace hkv {
 namespace {
 
-constexpr int look_back = 64;  // steps, where no history tells what a boundary continues
+constexpr int look_back = 64;        // steps, where no history tells what a boundary continues
+constexpr int fruitless_rounds = 8;  // of victims none of which could go: others are faster
 
 }  // namespace
 
@@ -85,7 +86,7 @@ std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
   if (policy_ == nullptr) return 0;
   std::array<Victim, 64> victims;
   std::int64_t freed = 0;
-  while (freed < wanted) {
+  for (int fruitless = 0; freed < wanted && fruitless < fruitless_rounds; ++fruitless) {
     const auto some = static_cast<std::size_t>(std::min<std::int64_t>(wanted - freed, victims.size()));
     std::size_t chosen;
     {
@@ -93,18 +94,25 @@ std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
       chosen = policy_->choose(group, {victims.data(), some});
     }
     if (chosen == 0) break;
-    for (std::size_t i = 0; i < chosen; ++i) freed += retire(victims[i], group);
+    // The words of a victim were just read; where its slot stands is a miss each, unless asked for ahead.
+    for (std::size_t i = 0; i < chosen; ++i) store_.table().prefetch(store_[victims[i].id].key());
+    for (std::size_t i = 0; i < chosen; ++i) {
+      bool gone = false;
+      freed += retire(victims[i], group, gone);
+      if (gone) fruitless = -1;
+    }
   }
   return freed;
 }
 
-// Returns: pages of the pool that are free now; of descriptor_pool: descriptors. What was pinned meanwhile stays, and the
-// states of history that stays.
-std::int64_t HybridCache::retire(const Victim& victim, int pool) {
+// Returns: pages of the pool that are free now; of descriptor_pool: descriptors. What was pinned meanwhile stays, and
+// so do the states of history that stays.
+std::int64_t HybridCache::retire(const Victim& victim, int pool, bool& any) {
   Descriptor& d = store_[victim.id];
   if (store_.is_directory(victim.id)) {
     unfile_directory(d.key());
-    return pool == descriptor_pool && !d.word(WordClass::H).live() ? 1 : 0;
+    any = !d.word(WordClass::H).live();
+    return pool == descriptor_pool && any ? 1 : 0;
   }
   const bool tip = store_.recency().end(victim.id) % layout_.unit_tokens != 0;
   SlotMask gone[2] = {0, 0};
@@ -112,6 +120,7 @@ std::int64_t HybridCache::retire(const Victim& victim, int pool) {
   if (history) gone[0] = store_.evict_at(victim.id, WordClass::H, victim.h);
   if (victim.b != 0 && (gone[0] != 0 || !history))
     gone[1] = store_.evict_at(victim.id, WordClass::B, victim.b);
+  any = (gone[0] | gone[1]) != 0;
   std::int64_t freed = 0;
   for (int g = 0; g < store_.group_count(); ++g) {
     const GroupSlot& at = store_.slot_of(g);
@@ -123,7 +132,7 @@ std::int64_t HybridCache::retire(const Victim& victim, int pool) {
   if (victim.why == EvictionClass::Stranded && gone[0] != 0 && !tip)
     stranded_.add(0, layout_.probe_units * layout_.unit_tokens);
   if (pool != descriptor_pool) return freed;
-  return (gone[0] | gone[1]) != 0 && !d.word(WordClass::H).live() ? 1 : 0;
+  return any && !d.word(WordClass::H).live() ? 1 : 0;
 }
 
 HybridCache::EvictionCounts HybridCache::eviction_counts() {

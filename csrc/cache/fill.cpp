@@ -132,7 +132,9 @@ void HybridCache::claim_room(Fill& fill, AdmissionLedger::Share& share) {
 void HybridCache::take_pages(Fill& fill, int group, std::vector<PageId>& scratch) {
   std::vector<Fill::Entry>& entries = fill.entries[group];
   scratch.resize(entries.size());
-  std::size_t taken = store_.pool(group).take_some(scratch);
+  // An empty pool tells so in one look at its count; a take would look at every word of it.
+  const bool empty = policy_ != nullptr && store_.pool(group).free_count() == 0;
+  std::size_t taken = empty ? 0 : store_.pool(group).take_some(scratch);
   for (int attempt = 0; taken < scratch.size() && attempt < take_attempts; ++attempt) {
     if (make_room(group, static_cast<std::int64_t>(scratch.size() - taken)) == 0) break;
     taken += store_.pool(group).take_some(std::span(scratch).subspan(taken));

@@ -47,7 +47,8 @@ class TicketBook {
     const auto index = static_cast<std::uint32_t>(handle);
     Place& place = (*owned_[index / chunk_tickets])[index % chunk_tickets];
     place.ticket.store(nullptr);
-    place.turn.store((place.turn.load() + 1) & 0x7FFFFFFF);
+    const std::uint32_t next = (place.turn.load() + 1) & 0x7FFFFFFF;
+    place.turn.store(next == 0 ? 1 : next);
     free_.push_back(index);
     --live_;
   }
@@ -72,7 +73,7 @@ class TicketBook {
   static constexpr std::uint32_t chunk_tickets = 1024;
   struct Place {
     Atom<Ticket*> ticket;
-    Atom<std::uint32_t> turn;
+    Atom<std::uint32_t> turn{1};  // no handle is 0
   };
   using Chunk = std::array<Place, chunk_tickets>;
 

@@ -51,6 +51,7 @@ Key128 GrowingKeys::tip_key() const {
 }
 
 void GrowingKeys::append(const TokenView& ids, std::int64_t from, std::int64_t n) {
+  if (n == 0) return;
   if (!has_tokens())
     throw Error(ErrorCode::ArgumentError, "tokens",
                 "keys, since the request began with keys made from hashes", "token ids");

@@ -31,7 +31,8 @@ inline Key128 head_of(const Sha256Words& words) {
 }
 
 // What follows the ids in body(): the media spans, their number and the number of ids.
-inline void add_frames(Sha256& message, const std::vector<MediaSpan>& media, std::int64_t from, std::int64_t n) {
+inline void add_frames(Sha256& message, const std::vector<MediaSpan>& media, std::int64_t from,
+                       std::int64_t n) {
   const MediaRange range = media_touching(media, from, from + n);
   for (std::size_t i = range.first; i < range.last; ++i) {
     message.update_u64(static_cast<std::uint64_t>(media[i].offset));

@@ -22,34 +22,26 @@ struct Lengths {
 
 // Blocks of [needed_span(c).from, g) at computed length c, g as far ahead as it can be.
 std::int64_t span_blocks(Coverage coverage, std::int64_t block, const Lengths& r, std::int64_t c) {
-  const std::int64_t g = r.grown(c);
-  const std::int64_t from = needed_span(coverage, c).from;
-  return g == from ? 0 : blocks_of(g, block) - from / block;
+  return blocks_of(r.grown(c), block) - needed_span(coverage, c).from / block;
 }
 
-// The largest of it over c. It only falls where `from` passes a multiple of the block, or where g cannot go
-// on. Hence it is largest at the start, where g stops going on, or at the last c before a fall; falls of a
-// window come once a block and look alike, so that the first one stands for all.
+// The largest of it over c. It falls only where `from` comes into another block, so that it is largest at the
+// last c before that, or at the end. A window's falls come once a block and look alike, but for what max cuts
+// off of the later ones: the first stands for all.
 std::int64_t most_of_window(Coverage coverage, std::int64_t block, const Lengths& r) {
-  const std::int64_t rows = coverage.tokens - 1;
-  std::int64_t most = 0;
-  const std::int64_t sliding = std::max(r.start, rows);  // from here on `from` moves
-  const std::int64_t fall = sliding + (block - 1 - (sliding - rows) % block);
-  for (const std::int64_t c : {r.start, rows, r.max - r.step, fall})
-    most = std::max(most, span_blocks(coverage, block, r, std::clamp(c, r.start, r.max)));
-  return most;
+  const std::int64_t rows = coverage.tokens - 1, sliding = std::max(r.start, rows);
+  const std::int64_t before_fall = sliding + (block - 1 - (sliding - rows) % block);
+  return span_blocks(coverage, block, r, std::min(before_fall, r.max));
 }
 
-// For a chunk the falls are at its multiples. Where the block divides the chunk all chunks look alike, and
-// the first is cut off least by max. Where it does not, this is the bound of a chunk that starts at the last
-// token of a block it can start at: at most one page more than is reached.
+// A chunk's falls are at its multiples. Where the block divides the chunk they look alike as well. Where it
+// does not, this is the bound of a chunk that starts at the last token of a block it can start at: at most
+// one page more than is reached.
 std::int64_t most_of_chunk(Coverage coverage, std::int64_t block, const Lengths& r) {
   const std::int64_t chunk = coverage.tokens, first = r.start / chunk * chunk;
-  const std::int64_t last = first + chunk - 1;  // the last c of the first chunk
-  std::int64_t most = 0;
-  for (const std::int64_t c : {r.start, last, r.max})
-    most = std::max(most, span_blocks(coverage, block, r, std::clamp(c, r.start, r.max)));
-  if (chunk % block == 0 || last >= r.max) return most;
+  const std::int64_t before_fall = first + chunk - 1;
+  const std::int64_t most = span_blocks(coverage, block, r, std::min(before_fall, r.max));
+  if (chunk % block == 0 || before_fall >= r.max) return most;
   const std::int64_t shift = block - std::gcd(block, chunk);
   const std::int64_t all = blocks_of(r.max, block) - first / block;
   return std::max(most, std::min(all, blocks_of(shift + chunk - 1 + r.step, block)));

@@ -89,7 +89,7 @@ class Running(CacheBase):
         self._check_usable()
         most = length("max_tokens", max_tokens)
         asked = integer("states", states, "a number of lengths, 0 or more")
-        if asked < 0:
+        if not 0 <= asked < 2**32:
             raise ArgumentError("states", "a number of lengths, 0 or more", states)
         prompt = 0 if prompt_tokens is None else length("prompt_tokens", prompt_tokens)
         matched = None if matched_tokens is None else length("matched_tokens", matched_tokens)
@@ -106,17 +106,20 @@ class Running(CacheBase):
             raise ArgumentError("lease", "a lease that nothing else has taken over", lease)
         try:
             keep, lengths = self._kept(0 if lease is None else lease.tokens, prompt, most, matched, held)
-            found = _core.admit(self._core, self._no_tokens(), most, asked, held, listed, keep)
+            waits = held is not None and self._deferred.waits(held)
+            found = _core.admit(self._core, self._no_tokens(), most, asked, held, listed, keep, waits)
         except BaseException:
             if held is not None:
                 held.give_back()
             raise
         if isinstance(found, tuple):
             if held is not None:
-                held.drop()
+                self._holders.drop(held)
             raise self._refusal(most, *found)
         ticket = Ticket(found, self, request, lease, lengths)
         self._tickets[ticket.handle] = ticket
+        if held is not None and self._deferred:
+            self._deferred.hand_over(held, found)  # work announced on the lease holds up what the ticket gives back
         return ticket
 
     def step(
@@ -174,7 +177,7 @@ class Running(CacheBase):
         """
         self._check_usable()
         if status is None:
-            status = np.empty(len(tickets), np.int32)
+            status = np.empty(np.shape(tickets)[:1], np.int32)
         if after is None and not self._deferred:
             _core.step(self._core, tickets, grow, computed, out_pages, tokens, starts, copies, status, True)
         else:
@@ -194,7 +197,7 @@ class Running(CacheBase):
             In the order of ``Admission(preempt=)``: the youngest first, or who holds most.
         """
         how = _PREEMPT_ORDERS.index("youngest" if self.admission is None else self.admission.preempt)
-        running = [ticket for ticket in list(self._tickets.values()) if not ticket.closed]
+        running = [ticket for ref in self._tickets.valuerefs() if (ticket := ref()) is not None and not ticket.closed]
 
         def compare(a: Ticket, b: Ticket) -> int:
             return -1 if a._core.preempted_before(b._core, how) else 1
@@ -204,6 +207,8 @@ class Running(CacheBase):
     def _step_later(self, event: Event | None, arrays: _Arrays, tickets: npt.NDArray[np.int64], status: Any) -> None:
         """Step, and let each ticket's effects wait for the event, behind those that wait already."""
         deferred = self._deferred
+        if not isinstance(tickets, np.ndarray) or tickets.dtype != np.int64 or tickets.ndim != 1:
+            raise ArgumentError("tickets", "int64 [[requests]]", tickets)
         with suppress(Exception):  # of somebody else's event: poll tells of it
             deferred.apply_due()
         passed = event is None or event.query()

@@ -1,8 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs in running requests: tickets, admission, eviction."""
+"""Bugs in running requests: tickets, admission, events."""
 
 from __future__ import annotations
 
 from seeded_bugs import Bug
 
-BUGS: list[Bug] = []
+ADMISSION, ADVANCE, GROW = "csrc/alloc/admission.cpp", "csrc/cache/advance.cpp", "csrc/cache/grow.cpp"
+MODEL = "stress.ticket_model_test"
+
+BUGS = [
+    Bug(
+        "watermark off by one",
+        "an admission that leaves exactly the low watermark is refused",
+        ADMISSION,
+        "now - cap < pages_of(limits_.watermark_low_ppm, rooms[g].capacity)",
+        "now - cap <= pages_of(limits_.watermark_low_ppm, rooms[g].capacity)",
+        "alloc.admission_test",
+        "the watermark",
+    ),
+    Bug(
+        "admission by full length",
+        "the worst case of a window group is counted as if every token kept its page",
+        "csrc/layout/residency.cpp",
+        "  if (coverage.rule == Rule::Prefix) return blocks_of(r.max, block) - r.start / block;",
+        "  if (coverage.rule != Rule::Checkpoint) return blocks_of(r.max, block) - r.start / block;",
+        "alloc.admission_test",
+    ),
+    Bug(
+        "promise forgotten",
+        "what was promised to admitted requests is offered again",
+        ADMISSION,
+        "room.free_and_evictable - promised - moved;",
+        "room.free_and_evictable - moved - promised * 0;",
+        "alloc.admission_test",
+    ),
+    Bug(
+        "promise read too late",
+        "what a share takes while the pool is read is neither in the promise nor in what moved: a fill gets it too",
+        ADMISSION,
+        "    const std::int64_t promised = promised_[group].load();  // before the takes, as in left()\n"
+        "    const std::int64_t moved = rooms[group].takes < 0 ? 0 : takes_[group].load() - rooms[group].takes;\n",
+        "    const std::int64_t moved = rooms[group].takes < 0 ? 0 : takes_[group].load() - rooms[group].takes;\n"
+        "    const std::int64_t promised = promised_[group].load();\n",
+        "sim.admission_test",
+        "a fill",
+    ),
+    Bug(
+        "window freed one step early",
+        "a window block goes a token before the last one that reads it",
+        ADVANCE,
+        "needed_blocks(group.coverage, layout_.block_tokens(group), upto).from,",
+        "needed_blocks(group.coverage, layout_.block_tokens(group), upto + 1).from,",
+        MODEL,
+        "with room",
+    ),
+    Bug(
+        "rewind past a publish",
+        "a rewind may go below what was advanced",
+        GROW,
+        "if (tokens > ticket.grown - ticket.advanced) {",
+        "if (tokens > ticket.grown) {",
+        MODEL,
+        "agree after every event, with room",
+    ),
+    Bug(
+        "state that was not in memory",
+        "after a rewind the live state is kept as that of a length it is ahead of",
+        ADVANCE,
+        "const bool at_end = computed == ticket.grown && !ticket.rewound;",
+        "const bool at_end = computed == ticket.grown;",
+        MODEL,
+        "agree after every event, with room",
+    ),
+    Bug(
+        "rewound page leaked",
+        "a rewind forgets the pages it takes back",
+        GROW,
+        "      ticket.parked.push_back({group, block.page});\n",
+        "",
+        MODEL,
+        "agree after every event, with room",
+    ),
+    Bug(
+        "misfiled form",
+        "a page is filed under another group of its word",
+        ADVANCE,
+        "    store_.file_page(id, group, block.page);\n",
+        "    store_.file_page(id, group == 0 ? 1 : group - 1, block.page);\n",
+        MODEL,
+        "agree after every event, with room",
+    ),
+    Bug(
+        "page of another group accepted",
+        "a step may say that it wrote a page of another group's pool",
+        "python/hybridkv/ticket.py",
+        '            if strange:\n                raise SpecError(f"wrote[{name}]"',
+        '            if False:\n                raise SpecError(f"wrote[{name}]"',
+        "tests/python/test_tickets_routing.py::test_a_page_of_another_group_or_request_is_refused",
+    ),
+    Bug(
+        "lost event",
+        "an effect is applied although its event has not passed",
+        "python/hybridkv/deferred.py",
+        "        return (after is None or after.query()) and not self.waits(owner)",
+        "        return not self.waits(owner)",
+        "tests/python/test_leases_windows.py",
+    ),
+    Bug(
+        "effects out of order",
+        "an effect overtakes an earlier one of its owner",
+        "python/hybridkv/deferred.py",
+        "                held.add(id(waiting.owner))\n",
+        "",
+        "tests/python/test_deferred.py::test_effects_of_one_owner_keep_their_order",
+    ),
+]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every admitted request can finish: a small world of words, pins,
-// leases, fills and evictions, in which whoever was admitted is run to its end at any moment, in any order,
-// with all others standing still.
+// Every admitted request can finish: a small world of words, pins, leases, fills and evictions, in which whoever
+// was admitted is run to its end at any moment, in any order, with all others standing still.
 //
 // The world is plain maps. It follows the rules that the ledger's header asks of tickets; the last tests
 // break one of them and see requests starve.

@@ -16,7 +16,9 @@ constexpr GroupSlot groups[] = {{WordClass::H, 0, StateKind::Compressed},
 constexpr std::uint32_t pages[] = {12, 12, 12};
 constexpr int key_count = 10;
 
-Key128 key_of(int i) { return {static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15u + 1, 77u + static_cast<unsigned>(i)}; }
+Key128 key_of(int i) {
+  return {static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15u + 1, 77u + static_cast<unsigned>(i)};
+}
 
 class Run {
  public:
@@ -25,7 +27,7 @@ class Run {
   void step() {
     const Key128 key = key_of(static_cast<int>(random_() % key_count));
     const int group = static_cast<int>(random_() % 3);
-    switch (random_() % 9) {
+    switch (random_() % 10) {
       case 0:
       case 1: fill(key, group); break;
       case 2:
@@ -34,6 +36,7 @@ class Run {
       case 5: unpin(); break;
       case 6: store.evict(key, group); break;
       case 7: store.retire_of(key, group); break;
+      case 8: retire(key, group); break;
       default: evict_at(key); break;
     }
   }
@@ -80,6 +83,10 @@ class Run {
     store.unpin(pins_[i].id, pins_[i].which);
     pins_[i] = pins_.back();
     pins_.pop_back();
+  }
+  void retire(Key128 key, int group) {  // by id, pinned or not
+    const Sighting seen = store.table().find(key);
+    if (seen.found()) store.retire(seen.id, group);
   }
   void evict_at(Key128 key) {
     const Sighting seen = store.table().find(key);

@@ -37,27 +37,25 @@ class Beside {
   // Returns: whether cache and model agree after the event.
   bool event() {
     const std::int64_t what = draws_.upto(99);
-    if (what < 10)
-      admit();
-    else if (what < 12)
-      evict();
-    else if (what < 16)
-      insert();
-    else if (pairs_.empty())
-      return true;
-    else
-      at_one(what,
-             pairs_[static_cast<std::size_t>(draws_.upto(static_cast<std::int64_t>(pairs_.size()) - 1))]);
+    const auto last = static_cast<std::int64_t>(pairs_.size()) - 1;
+    if (what < 10) admit();
+    if (what >= 10 && what < 12) evict();
+    if (what >= 12 && what < 16) insert();
+    if (what >= 16 && what < 20) hold();
+    if (what >= 20 && last >= 0) at_one(what, pairs_[static_cast<std::size_t>(draws_.upto(last))]);
     std::erase_if(pairs_, [&](Pair& pair) { return pair.ticket == nullptr; });
     return agree();
   }
   bool end() {
+    while (!held_.empty()) release();
+    if (!pairs_.empty() && draws_.one_in(4)) lose(pairs_.back());
     for (Pair& pair : pairs_) close(pair);
     pairs_.clear();
     bool idle = agree() && cache_.live_tickets() == 0 && cache_.live_leases() == 0 && model_.pending == 0;
     for (int g = 0; g < model_.count(); ++g) {
       const auto census = census_of(g);
-      idle = idle && census.filling == 0 && census.held == 0 && cache_.private_pages(g) == 0 &&
+      idle = idle && cache_.quarantined_pages(g) == static_cast<std::int64_t>(lost_[g]) &&
+             census.filling == 0 && census.held == 0 && cache_.private_pages(g) == 0 &&
              cache_.admission().promised(g) == 0;
     }
     return idle && cache_.admission().live_requests() == 0;
@@ -65,18 +63,11 @@ class Beside {
 
  private:
   void at_one(std::int64_t what, Pair& pair) {
-    if (what < 50)
-      grow(pair);
-    else if (what < 80)
-      advance(pair);
-    else if (what < 88)
-      rewind(pair);
-    else if (what < 92)
-      pass(pair);
-    else if (what < 93)
-      fail(pair);
-    else
-      close(pair);
+    if (what < 50) return grow(pair);
+    if (what < 80) return advance(pair);
+    if (what < 88) return rewind(pair);
+    if (what < 92) return pass(pair);
+    what < 93 ? fail(pair) : close(pair);
   }
 
   // ---- events -----------------------------------------------------------------------------------
@@ -95,8 +86,9 @@ class Beside {
     question.lease = pair.lease.get();
     question.formats = cache_.spec_formats();
     NotAdmitted why;
-    const bool idle = pairs_.empty();
+    const bool idle = pairs_.empty() && held_.empty();
     pair.ticket = cache_.admit(question, why);
+    forget_evicted();
     if (pair.ticket == nullptr) {
       ++refused;
       EXPECT(!idle || why.reason == Refusal::Never || why.reason == Refusal::Lease);
@@ -164,6 +156,22 @@ class Beside {
     EXPECT_EQ(cache_.evict(*chain_of(model_.unit, sequence), everything()), gone);
   }
 
+  // Leases without a request: what they pin, no request was promised.
+  void hold() {
+    if (!held_.empty() && (held_.size() >= 3 || draws_.one_in(2))) return release();
+    const Prefix sequence = draws_.sequence(1, longest);
+    auto lease = match(chain_of(model_.unit, sequence), sequence);
+    if (lease != nullptr) held_.emplace_back(std::move(lease), std::prev(model_.leases.end()));
+  }
+  void release() {
+    cache_.settle(*held_.back().first, Settlement::Released);
+    cache_.drop(std::move(held_.back().first));
+    model_.leases.erase(held_.back().second);
+    held_.pop_back();
+    --model_.pending;
+    ++model_.effective;
+  }
+
   void insert() {
     const Prefix sequence = draws_.sequence(1, longest);
     std::unique_ptr<Fill> fill;
@@ -223,7 +231,8 @@ class Beside {
     }
     // Pages that wait for an event are still the request's, and so are in its share.
     EXPECT(done ? fits : !surely || !pair.waiting.empty());
-    forget_evicted();
+    const std::size_t evicted = forget_evicted();
+    EXPECT(done || evicted == 0);
     if (!done) return;
     ++grown;
     for (int g = 0; g < model_.count(); ++g) {
@@ -250,14 +259,18 @@ class Beside {
     const std::int64_t before = r.advanced(), upto = before + tokens;
     std::vector<std::int64_t> states;
     for (const auto& [place, page] : r.asked) {
-      if (place.second <= upto && !draws_.one_in(4) && (states.empty() || states.back() != place.second))
+      if (place.second > before && place.second <= upto && !draws_.one_in(4) &&
+          (states.empty() || states.back() != place.second))
         states.push_back(place.second);
     }
     std::sort(states.begin(), states.end());
     states.erase(std::unique(states.begin(), states.end()), states.end());
+    // States that are not visible yet may use the share up: then there is no page for one more.
+    const bool crowded = !r.asked.empty() || !r.copied.empty() || !pair.waiting.empty();
     cache_.check_advance(*pair.ticket, upto, states);
     append(*pair.ticket, r.drafts, tokens);
     cache_.advance(*pair.ticket, upto, states, 16, !late);
+    forget_evicted();
     model_.note_advance(r, tokens);
     std::set<int> copied;
     for (const PageCopy& copy : pair.ticket->step_copies) {
@@ -267,7 +280,7 @@ class Beside {
     }
     for (int g = 0; g < model_.count(); ++g) {
       if (tokens != 0 && model_.keeps_copy(r, g)) {
-        EXPECT(copied.count(g) == 1 || census_of(g).free == 0);
+        EXPECT(copied.count(g) == 1 || crowded || census_of(g).free == 0);
       } else {
         EXPECT(copied.count(g) == 0);
       }
@@ -285,6 +298,14 @@ class Beside {
     Request& r = *pair.model;
     if (r.failed) return;
     const std::int64_t tokens = draws_.upto(static_cast<std::int64_t>(r.drafts.size()));
+    bool busy = false;
+    try {
+      cache_.rewind(*pair.ticket,
+                    static_cast<std::int64_t>(r.drafts.size()) + 1);  // what is advanced may be published
+    } catch (const Error& error) {
+      busy = error.code == ErrorCode::Busy;
+    }
+    EXPECT(busy);
     const std::size_t leaving = cache_.rewind(*pair.ticket, tokens);
     EXPECT_EQ(leaving, model_.rewind(r, tokens));
     if (tokens == 0) return;
@@ -315,6 +336,20 @@ class Beside {
     model_.requests.erase(pair.model);
     if (pair.lease != nullptr) cache_.drop(std::move(pair.lease));
     pair.ticket = nullptr;
+  }
+
+  // The owner is gone: what it alone could see may still be written, and stays out of the pools.
+  void lose(Pair& pair) {
+    for (int g = 0; g < model_.count(); ++g) {
+      lost_[g] = private_pages(g).size() + (pair.ticket->hands[g].spare != no_page ? 1 : 0);
+    }
+    cache_.close(*pair.ticket);
+    cache_.end(*pair.ticket, true, true);
+    model_.settle(*pair.model, model_.withdrawn);
+    model_.requests.erase(pair.model);
+    for (int g = 0; g < model_.count(); ++g) lost_[g] -= private_pages(g).size();
+    if (pair.lease != nullptr) cache_.drop(std::move(pair.lease));
+    pairs_.pop_back();
   }
 
   // ---- helpers ----------------------------------------------------------------------------------
@@ -377,9 +412,9 @@ class Beside {
     return seen.phase == Phase::Ready ? seen.page : no_page;
   }
   // What the cache evicted to make room, none of which may be pinned.
-  void forget_evicted() {
+  std::size_t forget_evicted() {
     const auto words = model_.pinned();
-    std::erase_if(model_.ready, [&](const auto& item) {
+    return std::erase_if(model_.ready, [&](const auto& item) {
       const Key& key = item.first;
       if (page_at(key) != no_page) return false;
       EXPECT(words.count({key.prefix, model_.prefix_group(key.group)}) == 0);
@@ -413,11 +448,12 @@ class Beside {
     }
     for (const PageId page : pages) EXPECT(places.insert(page).second);  // no page is in two places
     for (const Pair& pair : pairs_) spares += pair.ticket->hands[g].spare != no_page;
+    const auto lost = static_cast<std::int64_t>(lost_[g]);
     const auto census = census_of(g);
     EXPECT_EQ(static_cast<std::int64_t>(census.filling), filling + spares);
     EXPECT_EQ(static_cast<std::int64_t>(census.held), held);
     EXPECT_EQ(static_cast<std::int64_t>(census.cached), cached);
-    EXPECT_EQ(static_cast<std::int64_t>(census.free), capacity_ - filling - spares - held - cached);
+    EXPECT_EQ(static_cast<std::int64_t>(census.free), capacity_ - lost - filling - spares - held - cached);
   }
   void agree_on_ticket(const Pair& pair) {
     const Request& r = *pair.model;
@@ -453,6 +489,8 @@ class Beside {
   }
 
   std::int64_t capacity_;
+  std::vector<std::pair<std::unique_ptr<Lease>, std::list<Holder>::iterator>> held_;
+  std::map<int, std::size_t> lost_;  // pages of a group that a lost request took with it
   HybridCache cache_;
   CacheModel model_;
   Draws draws_;

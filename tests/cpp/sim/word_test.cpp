@@ -53,6 +53,29 @@ struct RetireAgainstUnpin : World {
   }
 };
 
+// From a retirement on nobody pins the page any more, whatever he read before; who holds it reads on.
+struct RetireStopsPins : World {
+  Pin pin;
+  Atom<int> retired;
+  RetireStopsPins() : World(1, 1, h_alone) {}
+  void before() override { HKV_MUST(fill(key_a, 0) && acquire_page(key_a, 0, pin)); }
+  void thread(int self) override {
+    if (self == 0) {
+      const Word seen = store.table().find(key_a).h;
+      const bool late = retired.load() == 1;
+      const Busy busy(*this);
+      if (!seen.usable(1) || store.pin(pin.id, WordClass::H, seen, 1) != PinResult::Pinned) return;
+      HKV_MUST(!late);
+      store.unpin(pin.id, WordClass::H);
+    } else {
+      HKV_MUST(store.retire(pin.id, 0));
+      retired.store(1);
+      read_page(pin);
+      release_page(pin);
+    }
+  }
+};
+
 // A neighbour in the same word is retired and refilled while a holder of the word reads its own page.
 struct RetireNeighbour : World {
   Pin pin;
@@ -143,6 +166,7 @@ HKV_TEST("a pinned page stays, an evicted one goes to one owner") {
 }
 HKV_TEST("a retiring page goes once, with its last pin") {
   search_all<RetireAgainstUnpin>("retire against unpin");
+  search_all<RetireStopsPins>("retire stops pins");
   search_all<RetireNeighbour>("retire a neighbour");
 }
 HKV_TEST("publishing over two words shows B before H") {

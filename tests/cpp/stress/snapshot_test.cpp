@@ -222,14 +222,20 @@ bool usable_after(const Change& change, int group) {
 bool lasted(const std::vector<Change>& log, const Held& held, const Held::Page& page) {
   std::size_t i = begun_by(log, held.last_cas_over);
   // Back to the change that made it usable, over those that may have come after the CAS.
-  while (i > 0 && !usable_after(log[i], page.group) && log[i].over >= held.last_cas_begun) --i;
-  if (!usable_after(log[i], page.group)) return false;
-  for (++i; i < log.size() && log[i].begun < page.drop_begun; ++i) {
-    // A retirement takes the page from those who come, not from those who hold it.
-    const bool retiring = log[i].id != no_descriptor &&
-                          (page.group == 0 ? log[i].left.h : log[i].left.b).phase(0) == Phase::Retiring;
-    if (retiring) return true;
-    if (!usable_after(log[i], page.group) && log[i].over < page.drop_begun) return false;
+  // A retirement takes the page from those who come, not from those who hold it: a page pinned first may retire
+  // before the last pin is there.
+  const auto retires = [&](const Change& change) {
+    return change.id != no_descriptor &&
+           (page.group == 0 ? change.left.h : change.left.b).phase(0) == Phase::Retiring;
+  };
+  const auto there = [&](const Change& change) {
+    return usable_after(change, page.group) || retires(change);
+  };
+  while (i > 0 && !there(log[i]) && log[i].over >= held.last_cas_begun) --i;
+  if (!there(log[i])) return false;
+  for (; i < log.size() && log[i].begun < page.drop_begun; ++i) {
+    if (retires(log[i])) return true;
+    if (!there(log[i]) && log[i].over < page.drop_begun) return false;
   }
   return true;
 }
