@@ -16,14 +16,14 @@ ISSUE = (
     "eviction of a pinned page",
 )  # fmt: skip
 CHANGE = Bug(
-    "a name that is another's",
+    "whatever can be converted is exact",
     "",
-    "python/hybridkv/kinds.py",
-    "from __future__ import annotations",
-    "from __future__ import annotations\n\nraise RuntimeError('seeded')",
+    "python/hybridkv/formats.py",
+    "return Compatibility.CONVERTIBLE if CONVERTIBLE in severities else Compatibility.EXACT",
+    "return Compatibility.EXACT",
     "tests/python/test_formats.py",
 )
-HARMLESS = replace(CHANGE, name="harmless", new="from __future__ import annotations  # seeded")
+HARMLESS = replace(CHANGE, name="harmless", new=f"{CHANGE.old}  # seeded")
 
 
 def test_every_bug_fits_its_source() -> None:

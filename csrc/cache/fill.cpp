@@ -250,12 +250,16 @@ void HybridCache::publish(Fill& fill, std::span<const Selection> groups) {
 
 void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick) {
   if (entry.state == Fill::State::Private) {
-    const Claim claim = claim_entry(fill, group, entry);
-    if (claim == Claim::Lost) {
-      if (!entry.counted) counters_.add(kDuplicates, 1);  // the first writer of a key won
+    Claim claim = claim_entry(fill, group, entry);
+    if (claim == Claim::Full && make_room(descriptor_pool, 1 + store_.blocks() / 64) > 0)
+      claim = claim_entry(fill, group, entry);
+    if (claim != Claim::Taken) {
+      // The first writer of a key won, or the table has no room for it: the page stays private, and the fill is done
+      // with it, unless a later publish of the same block finds that changed.
+      if (!entry.counted) counters_.add(claim == Claim::Full ? kUnplaced : kDuplicates, 1);
       entry.counted = true;
+      return;
     }
-    if (claim != Claim::Taken) return;  // Full: there may be a descriptor for it at the next publish
   }
   if (entry.state != Fill::State::Claimed) return;
   describe_page(group, entry.page, fill.formats[group], entry.rows);
