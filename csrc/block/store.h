@@ -81,7 +81,9 @@ class BlockStore {
   void note_tip(DescriptorId id, DescriptorId directory) {
     notes_[index(id)].fetch_or(tip_note | (index(directory) & directory_bits) << directory_shift);
   }
+  // `id` may be any number: who reads an entry without a pin may read what the next life of the line wrote there.
   bool is_tip_of(DescriptorId id, DescriptorId directory) const {
+    if (index(id) >= blocks()) return false;
     const std::uint32_t note = notes_[index(id)].load();
     return (note & tip_note) != 0 && note >> directory_shift == (index(directory) & directory_bits);
   }

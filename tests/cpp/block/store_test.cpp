@@ -169,6 +169,15 @@ HKV_TEST("a ninth group keeps its page ids in the second line") {
   for (int g = 0; g < 12; ++g) EXPECT(store.page(id, g) == taken[static_cast<std::size_t>(g)]);
 }
 
+HKV_TEST("what a directory's line holds in its next life is no tip, whatever number it is") {
+  World w;
+  const DescriptorId id = w.ready(1);
+  EXPECT(!w.is_tip_of(DescriptorId{w.blocks()}, id));
+  EXPECT(!w.is_tip_of(no_descriptor, id));
+  w.note_tip(id, id);
+  EXPECT(w.is_tip_of(id, id));
+}
+
 HKV_TEST("verify names the descriptor whose derived bit is wrong, and reset forgets everything") {
   World w;
   const DescriptorId id = w.ready(1);
