@@ -182,7 +182,9 @@ void HybridCache::unfile_tips(const KeyChain& keys, std::int64_t unit, std::int6
 
 void HybridCache::unfile_directory(Key128 key) {
   const Sighting directory = store_.table().find(key);
-  if (!directory.found()) return;
+  // Whoever chose a victim read its key without a pin: it may be a unit's by now, whose page ids must not be taken for
+  // entries. The note is that of the life found, or the pin fails.
+  if (!directory.found() || !store_.is_directory(directory.id)) return;
   Descriptor& d = store_[directory.id];
   if (d.pin(WordClass::H, directory.h, directory_slot) != PinResult::Pinned) return;
   const Word seen = d.word(WordClass::H);  // before the entries: who files one from now on moves it

@@ -84,7 +84,7 @@ class CacheWorld : public World {
     std::vector<std::uint32_t> pages;
     for (int g = 0; g < groups; ++g) {
       cache.page_ids(lease, g, pages);
-      HKV_MUST(pages.size() == 1);
+      HKV_MUST(pages.size() == 1 && !store.pool(g).is_free(PageId{pages[0]}));
       for (int i = 0; i < page_words; ++i)
         HKV_MUST(word(g, PageId{pages[0]}, i).get() == content(lease.keys->keys()[0], g, i));
     }

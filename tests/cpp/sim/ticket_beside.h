@@ -41,8 +41,8 @@ class Beside {
     if (what < 10) admit();
     if (what >= 10 && what < 12) evict();
     if (what >= 12 && what < 16) insert();
-    if (what >= 16 && what < 20) hold();
-    if (what >= 20 && last >= 0) at_one(what, pairs_[static_cast<std::size_t>(draws_.upto(last))]);
+    if (what >= 16 && what < 28) hold();
+    if (what >= 28 && last >= 0) at_one(what, pairs_[static_cast<std::size_t>(draws_.upto(last))]);
     std::erase_if(pairs_, [&](Pair& pair) { return pair.ticket == nullptr; });
     return agree();
   }
@@ -63,7 +63,7 @@ class Beside {
 
  private:
   void at_one(std::int64_t what, Pair& pair) {
-    if (what < 50) return grow(pair);
+    if (what < 54) return grow(pair);
     if (what < 80) return advance(pair);
     if (what < 88) return rewind(pair);
     if (what < 92) return pass(pair);
@@ -158,7 +158,7 @@ class Beside {
 
   // Leases without a request: what they pin, no request was promised.
   void hold() {
-    if (!held_.empty() && (held_.size() >= 3 || draws_.one_in(2))) return release();
+    if (!held_.empty() && (held_.size() >= 6 || draws_.one_in(4))) return release();
     const Prefix sequence = draws_.sequence(1, longest);
     auto lease = match(chain_of(model_.unit, sequence), sequence);
     if (lease != nullptr) held_.emplace_back(std::move(lease), std::prev(model_.leases.end()));
@@ -271,6 +271,7 @@ class Beside {
     append(*pair.ticket, r.drafts, tokens);
     cache_.advance(*pair.ticket, upto, states, 16, !late);
     forget_evicted();
+    if (!late) model_.show_copied(r, before);  // where another was first, its page is free again
     model_.note_advance(r, tokens);
     std::set<int> copied;
     for (const PageCopy& copy : pair.ticket->step_copies) {
