@@ -149,7 +149,8 @@ def unnoticed(workshop: Workshop, bugs: list[Bug]) -> list[str]:
         if said is None:
             missed.append(bug.name)
         tell = [line.strip() for line in (said or "").splitlines() if "FAILED" in line or "FAIL " in line]
-        first = "NOTHING" if said is None else (tell or ["ended with an error"])[0]
+        last = [line.strip() for line in (said or "").splitlines() if line.strip()][-1:]
+        first = "NOTHING" if said is None else (tell or last or ["ended with an error"])[0]
         print(f"{bug.name:36} {bug.caught_by:22} {time.monotonic() - started:4.0f} s  {first[:110]}", flush=True)
     return missed
 
