@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache and its model (ticket_model.h) side by side: each event draws its arguments from a seed, is done to both,
-// and everything visible is compared after it.
+// The cache and its model (ticket_model.h) side by side: each event is done to both, and all that shows compared.
 //
 // Thread safety: none; one object, one thread.
 #pragma once
