@@ -136,6 +136,7 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
   Descriptor& d = store_[directory];
   for (;;) {
     int place = -1;
+    bool lives = false;  // the tip whose place it is
     std::uint64_t there = no_entry;
     std::uint32_t oldest = 0;
     for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
@@ -144,6 +145,7 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
       if (store_.is_dead_entry(directory, entry)) {  // free, or its tip is gone
         place = slot;
         there = entry;
+        lives = false;
         break;
       }
       const Descriptor& tip = store_[tip_of(entry)];
@@ -154,12 +156,14 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
       if (place < 0 || age > oldest) {
         place = slot;
         there = entry;
+        lives = true;
         oldest = age;
       }
     }
     if (place < 0) return false;
     if (!d.tip(place).compare_exchange(there, wanted)) continue;
-    if (there != no_entry && store_.is_tip_of(tip_of(there), directory)) evict_tip(tip_of(there));
+    // A dead entry's key may be that of the tip just filed: it came back under another id.
+    if (lives && store_.is_tip_of(tip_of(there), directory)) evict_tip(tip_of(there));
     return true;
   }
 }

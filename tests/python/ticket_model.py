@@ -72,7 +72,7 @@ class Model:
         self.holders: list[Holder] = []
         self.fills: list[Fill] = []
         self.stays_private: Callable[[Key, int], bool] = lambda key, page: False  # asked of the cache
-        self.filed: dict[Prefix, int] = {}  # tips that match can find, with their age
+        self.filed: set[Prefix] = set()  # tips that match can find
         self.duplicates = self.published = self.retired = self.unplaced = 0
         self.counts = dict.fromkeys(("lookups", "misses", "false", "effective", "withdrawn", "pending"), 0)
 
@@ -151,23 +151,22 @@ class Model:
         return True
 
     def _file(self, tip: Prefix) -> None:
-        """A tip gets one of its parent's four places, that of the oldest unpinned one where all are taken."""
+        """A tip gets one of its parent's four places: an unpinned one goes where none is free, or seems to be."""
         if len(tip) % self.unit == 0:
             return
         whole, pinned = len(tip) // self.unit * self.unit, {prefix for prefix, _ in self.pinned()}
-        alive = {key[1] for key in [*self.ready, *self.claims]}
-        others = [t for t in self.filed if t in alive and len(t) // self.unit * self.unit == whole]
-        others = [t for t in others if t[:whole] == tip[:whole]]
-        if tip not in others and len(others) == 4:
-            old = [t for t in others if t not in pinned]
-            if not old:
-                self.unplaced += 1
-                return
-            oldest = min(old, key=self.filed.__getitem__)
-            del self.filed[oldest]
-            for name in self.groups:
-                self.ready.pop((name, oldest), None)
-        self.filed[tip] = self.published
+        alive = {key[1] for key in [*self.ready, *self.claims]} & self.filed - {tip}
+        others = [t for t in alive if len(t) // self.unit * self.unit == whole and t[:whole] == tip[:whole]]
+        for other in others[:]:
+            keys = [key for key in self.ready if key[1] == other]
+            if other not in pinned and any(self.stays_private(key, self.ready[key]) for key in keys):
+                others.remove(other)
+                for key in keys:
+                    del self.ready[key]
+        if len(others) == 4:
+            self.unplaced += 1
+        else:
+            self.filed.add(tip)
 
     def admit(self, sequence: Prefix, max_tokens: int, lease: Holder | None) -> Request:
         start = 0 if lease is None else lease.tokens
@@ -251,10 +250,8 @@ class Model:
         return (place[1] + 1) * self.groups[place[0]].block <= self.begins(place[0], computed)
 
     def rewind(self, r: Request, count: int, event: Any) -> None:
-        if not count:
-            return
         r.drafts = r.drafts[: len(r.drafts) - count]
-        r.rewound, r.live_at = True, -1
+        r.rewound, r.live_at = (True, -1) if count else (r.rewound, r.live_at)
         gone = [("own", p) for p in r.own if p[1] * self.groups[p[0]].block >= r.grown]
         gone += [("asked", k) for k in r.asked if k[1] > r.grown]
         pages = [(key[0], getattr(r, where).pop(key)) for where, key in gone]

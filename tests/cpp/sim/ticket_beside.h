@@ -23,25 +23,27 @@ struct Pair {  // a request in the cache and in the model
 
 class Beside {
  public:
-  Beside(const Rules& rules, std::int64_t pages, std::uint64_t seed)
-      : capacity_(pages),
+  Beside(const Rules& rules, std::int64_t pages, std::uint64_t seed, bool crowd)
+      : crowd_(crowd),
+        capacity_(pages),
         cache_(layout_of(rules, pages), 4096, std::vector<Digest16>(rules.groups.size())),
         model_(rules.unit, rules.groups),
         draws_(seed) {
     model_.stays_private = [this](const Key& key, PageId page) { return page_at(key) != page; };
   }
 
-  std::int64_t grown = 0, refused = 0, leased = 0;
+  std::int64_t grown = 0, refused = 0, leased = 0, short_of_pages = 0;
 
   // Returns: whether cache and model agree after the event.
   bool event() {
     const std::int64_t what = draws_.upto(99);
     const auto last = static_cast<std::int64_t>(pairs_.size()) - 1;
-    if (what < 10) admit();
-    if (what >= 10 && what < 12) evict();
-    if (what >= 12 && what < 16) insert();
-    if (what >= 16 && what < 28) hold();
-    if (what >= 28 && last >= 0) at_one(what, pairs_[static_cast<std::size_t>(draws_.upto(last))]);
+    const int ends[] = {crowd_ ? 3 : 10, crowd_ ? 4 : 12, crowd_ ? 18 : 16, crowd_ ? 44 : 28};
+    if (what < ends[0]) admit();
+    if (what >= ends[0] && what < ends[1]) evict();
+    if (what >= ends[1] && what < ends[2]) insert();
+    if (what >= ends[2] && what < ends[3]) hold();
+    if (what >= ends[3] && last >= 0) at_one(pairs_[static_cast<std::size_t>(draws_.upto(last))]);
     std::erase_if(pairs_, [&](Pair& pair) { return pair.ticket == nullptr; });
     return agree();
   }
@@ -61,18 +63,19 @@ class Beside {
   }
 
  private:
-  void at_one(std::int64_t what, Pair& pair) {
-    if (what < 54) return grow(pair);
-    if (what < 80) return advance(pair);
-    if (what < 88) return rewind(pair);
-    if (what < 92) return pass(pair);
-    what < 93 ? fail(pair) : close(pair);
+  void at_one(Pair& pair) {
+    const std::int64_t what = draws_.upto(71);
+    if (what < 26) return grow(pair);
+    if (what < 52) return advance(pair);
+    if (what < 60) return rewind(pair);
+    if (what < 64) return pass(pair);
+    what < 65 ? fail(pair) : close(pair);
   }
 
   // ---- events -----------------------------------------------------------------------------------
 
   void admit() {
-    if (pairs_.size() >= 4) return;
+    if (pairs_.size() >= (crowd_ ? 2 : 4)) return;
     Pair pair;
     Prefix sequence = draws_.sequence(1, longest - 8);
     const Chain chain = chain_of(model_.unit, sequence);
@@ -80,7 +83,7 @@ class Beside {
     const std::int64_t start = pair.lease == nullptr ? 0 : pair.lease->tokens;
     AdmitQuestion question;
     question.start = chain;
-    question.max_tokens = start + 1 + draws_.upto(longest - start - 1);
+    question.max_tokens = crowd_ ? longest : start + 1 + draws_.upto(longest - start - 1);
     question.states = pair.states = draws_.one_in(3) ? 1 : 0;
     question.lease = pair.lease.get();
     question.formats = cache_.spec_formats();
@@ -155,9 +158,9 @@ class Beside {
     EXPECT_EQ(cache_.evict(*chain_of(model_.unit, sequence), everything()), gone);
   }
 
-  // Leases without a request: what they pin, no request was promised.
-  void hold() {
-    if (!held_.empty() && (held_.size() >= 6 || draws_.one_in(4))) return release();
+  void hold() {  // a lease without a request: what it pins, no request was promised
+    if (!held_.empty() && (held_.size() >= (crowd_ ? 12 : 6) || draws_.one_in(crowd_ ? 12 : 4)))
+      return release();
     const Prefix sequence = draws_.sequence(1, longest);
     auto lease = match(chain_of(model_.unit, sequence), sequence);
     if (lease != nullptr) held_.emplace_back(std::move(lease), std::prev(model_.leases.end()));
@@ -232,6 +235,7 @@ class Beside {
     EXPECT(done ? fits : !surely || !pair.waiting.empty());
     const std::size_t evicted = forget_evicted();
     EXPECT(done || evicted == 0);
+    short_of_pages += !fits && r.grown() + tokens <= r.max_tokens;
     if (!done) return;
     ++grown;
     for (int g = 0; g < model_.count(); ++g) {
@@ -488,6 +492,7 @@ class Beside {
     }
   }
 
+  bool crowd_;  // of leases without a request, which pin what requests were promised
   std::int64_t capacity_;
   std::vector<std::pair<std::unique_ptr<Lease>, std::list<Holder>::iterator>> held_;
   std::map<int, std::size_t> lost_;  // pages of a group that a lost request took with it

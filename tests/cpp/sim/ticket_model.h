@@ -68,7 +68,7 @@ class CacheModel {
   std::int64_t unit;
   std::vector<GroupRule> groups;
   std::map<Key, PageId> ready;
-  std::map<Prefix, std::int64_t> filed;  // tips that match can find, with their age
+  std::map<Prefix, std::int64_t> filed;  // tips that match can find
   std::list<Holder> leases;
   std::list<Request> requests;
   std::function<bool(const Key&, PageId)> stays_private;  // asked of the cache
@@ -134,33 +134,35 @@ class CacheModel {
     ++(taken ? published : duplicates);
     return taken;
   }
-  // A tip gets one of its parent's four places, that of the oldest unpinned one where all are taken.
+  // A tip gets one of its parent's four places; an unpinned one that had it goes where none is free, or seems to be.
   void file(const Prefix& tip) {
     const auto words = pinned();
-    std::map<std::int64_t, Prefix> free;
-    int others = 0;
     const Prefix parent = first(tip, static_cast<std::int64_t>(tip.size()) / unit * unit);
-    for (auto it = filed.begin(); it != filed.end();) {
-      const Prefix& other = it->first;
-      bool lives = false;
-      for (int g = 0; g < count(); ++g) lives |= ready.count({g, other}) != 0;
-      if (lives && other != tip &&
-          other.size() / static_cast<std::size_t>(unit) == parent.size() / static_cast<std::size_t>(unit) &&
-          std::equal(parent.begin(), parent.end(), other.begin())) {
-        ++others;
-        if (words.count({other, true}) + words.count({other, false}) == 0) free.emplace(it->second, other);
-      }
-      it = lives ? std::next(it) : filed.erase(it);
+    std::set<Prefix> others;
+    for (const auto& [key, page] : ready) {
+      const auto size = static_cast<std::int64_t>(key.prefix.size());
+      if (key.prefix != tip && size > std::ssize(parent) && size < std::ssize(parent) + unit &&
+          first(key.prefix, std::ssize(parent)) == parent && filed.count(key.prefix) != 0)
+        others.insert(key.prefix);
     }
-    if (others >= 4 && filed.count(tip) == 0) {
-      if (free.empty()) {
-        ++unplaced;
-        return;
+    int kept = 0;
+    for (const Prefix& other : others) {
+      const bool held = words.count({other, true}) + words.count({other, false}) != 0;
+      const auto gone = [&](const auto& it) {
+        return it.first.prefix == other && stays_private(it.first, it.second);
+      };
+      if (!held && std::any_of(ready.begin(), ready.end(), gone)) {
+        std::erase_if(ready, [&](const auto& it) { return it.first.prefix == other; });
+      } else {
+        ++kept;
       }
-      for (int g = 0; g < count(); ++g) ready.erase({g, free.begin()->second});
-      filed.erase(free.begin()->second);
     }
-    filed[tip] = published;
+    if (kept >= 4) {
+      ++unplaced;
+      filed.erase(tip);
+    } else {
+      filed[tip] = published;
+    }
   }
 
   // Blocks of a paged group whose first page a growth takes.

@@ -19,14 +19,14 @@ namespace {
 using sim::Draws;
 using sim::Prefix;
 
-void beside_the_model(std::int64_t pages) {
+std::int64_t beside_the_model(std::int64_t pages, bool crowd = false) {
   const std::uint64_t seed = sim::seed_of_run();
   const std::int64_t lists =
       sim::events_of_run(60'000, 6'000'000) / 100 / static_cast<std::int64_t>(std::size(sim::kinds));
-  std::int64_t grown = 0, refused = 0, leased = 0;
+  std::int64_t grown = 0, refused = 0, leased = 0, short_of = 0;
   for (const sim::Rules& rules : sim::kinds) {
     for (std::int64_t list = 0; list < lists; ++list) {
-      sim::Beside world(rules, pages, seed * 1'000'003 + static_cast<std::uint64_t>(list));
+      sim::Beside world(rules, pages, seed * 1'000'003 + static_cast<std::uint64_t>(list), crowd);
       bool alike = true;
       int event = 0;
       for (; alike && event < 100; ++event) alike = world.event();
@@ -34,15 +34,18 @@ void beside_the_model(std::int64_t pages) {
         testing::fail(__FILE__, __LINE__,
                       "kind " + std::to_string(&rules - sim::kinds) + ", list " + std::to_string(list) +
                           ", event " + std::to_string(event) + ": HKV_SEED=" + std::to_string(seed));
-        return;
+        return 0;
       }
       grown += world.grown, refused += world.refused, leased += world.leased;
+      short_of += world.short_of_pages;
     }
   }
-  std::printf("     seed %llu: %lld grown, %lld admissions refused, %lld leases\n",
+  std::printf("     seed %llu: %lld grown, %lld admissions refused, %lld leases, %lld grows short of pages\n",
               static_cast<unsigned long long>(seed), static_cast<long long>(grown),
-              static_cast<long long>(refused), static_cast<long long>(leased));
+              static_cast<long long>(refused), static_cast<long long>(leased),
+              static_cast<long long>(short_of));
   EXPECT(grown > lists && leased > lists);
+  return short_of;
 }
 
 // ---- two threads, pages that certify themselves ------------------------------------------------
@@ -326,6 +329,9 @@ void two_threads(std::int64_t pages) {
 
 HKV_TEST("cache and model agree after every event, with room") { beside_the_model(64); }
 HKV_TEST("cache and model agree after every event, short of pages") { beside_the_model(16); }
+HKV_TEST("cache and model agree after every event, where leases pin what was promised") {
+  EXPECT(beside_the_model(14, true) > 5);
+}
 HKV_TEST("two threads with requests of their own read what they wrote, with room") { two_threads(64); }
 HKV_TEST("two threads with requests of their own read what they wrote, short of pages") { two_threads(20); }
 
