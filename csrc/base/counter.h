@@ -14,7 +14,7 @@ namespace hkv {
 template <int N>
 class Counters {
  public:
-  void add(int which, std::int64_t by) { shard()[which].fetch_add(by); }
+  void add(int which, std::int64_t by) { add_at_thread_slot(shards_[thread_slot()].value[which], by); }
   std::int64_t read(int which) const {
     std::int64_t total = 0;
     for (const Shard& shard : shards_) total += shard.value[which].load();
@@ -31,7 +31,6 @@ class Counters {
   struct alignas(cache_line_bytes) Shard {
     std::array<Hint<std::int64_t>, N> value;
   };
-  std::array<Hint<std::int64_t>, N>& shard() { return shards_[thread_slot()].value; }
   std::array<Shard, thread_slots> shards_;
 };
 

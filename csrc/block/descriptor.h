@@ -5,9 +5,9 @@
 // freed. Fields, by what protects them:
 //   key              written by the inserter alone, before the descriptor is opened; see invariant 1
 //   H, B             the words of truth; changed by CAS and fetch_sub alone
-//   tail             half 0: parent id (a hint); halves 1..7: page ids, written by the owner of Filling
-//                    only, read under a pin or before the CAS that gives the group up.
-//                    A tip directory keeps (length, id) pairs there instead.
+//   parent, used     hints about order (recency.h), written by whoever publishes or releases
+//   pages            page ids, each written by the owner of Filling of its group only, read under a pin or
+//                    before the CAS that gives the group up. A tip directory keeps ids of tips there instead.
 // Invariants:
 //  1. A key read between two loads of H of the same generation is the key of that life. Why: the key is
 //     stored after the generation moved (the closing CAS happens before the id is free, hence before
@@ -37,6 +37,7 @@
 
 #include "base/atomic.h"
 #include "base/check.h"
+#include "base/hint.h"
 #include "base/types.h"
 #include "block/word.h"
 
@@ -56,7 +57,7 @@ enum class PinResult : std::uint8_t { Pinned, Raced, Full };
 
 class alignas(cache_line_bytes) Descriptor {
  public:
-  static constexpr int inline_pages = 7;
+  static constexpr int inline_pages = 6;
   static constexpr int tips_per_directory = 4;
 
   Descriptor()
@@ -74,7 +75,8 @@ class alignas(cache_line_bytes) Descriptor {
     key_lo_.store(key.lo, at(3, release));
     // (23) release-store synchronizes-with (24)
     key_hi_.store(key.hi, at(23, release));
-    for (auto& pair : tail_) pair.store(~std::uint64_t{0});
+    parent_.store(none_u32);
+    for (auto& page : pages_) page.store(none_u32);
     const Word tentative = Word::bare(word(WordClass::H).generation(), Word::pins_tentative);
     // (1) release-store synchronizes-with (2, 15)
     atom(WordClass::H).store(tentative.bits(), at(1, release));
@@ -210,20 +212,22 @@ class alignas(cache_line_bytes) Descriptor {
     return replace(which, seen, next, at(8, seq_cst));
   }
 
-  // ---- page ids, parent, directory ------------------------------------------------------------
+  // ---- page ids, order, directory -------------------------------------------------------------
 
-  PageId page(int group) const { return PageId{half(group + 1)}; }
-  // Requires: the caller owns Filling or Restoring of that group. Progress: lock-free.
-  void set_page(int group, PageId page) { set_half(group + 1, index(page)); }
+  PageId page(int group) const { return PageId{pages_[group].load()}; }
+  // Requires: the caller owns Filling or Restoring of that group. Progress: wait-free.
+  void set_page(int group, PageId page) { pages_[group].store(index(page)); }
   // The descriptor of what this unit continues, as far as its writer knew: a hint, checked against the tag of that
   // one's key (recency.h), since the id may have another life by now.
-  DescriptorId parent() const { return DescriptorId{half(0)}; }
-  // Requires: the caller owns Filling here, or a pin: in another life the half may be part of a directory's entry.
-  void set_parent(DescriptorId id) { set_half(0, index(id)); }
+  DescriptorId parent() const { return DescriptorId{parent_.load()}; }
+  void set_parent(DescriptorId id) { parent_.store(index(id)); }
+  // The tick of the last use of H, on the line that a release writes anyway.
+  std::uint32_t used() const { return used_.load(); }
+  void set_used(std::uint32_t tick) { used_.store(tick); }
 
-  // Entry `slot` of a tip directory: length in the upper half, descriptor id in the lower; all ones: none.
-  Atom<std::uint64_t>& tip(int slot) { return tail_[slot]; }
-  const Atom<std::uint64_t>& tip(int slot) const { return tail_[slot]; }
+  // Entry `slot` of a tip directory: the index of a tip's descriptor; none_u32: none.
+  Atom<std::uint32_t>& tip(int slot) { return pages_[slot]; }
+  const Atom<std::uint32_t>& tip(int slot) const { return pages_[slot]; }
 
  private:
   static constexpr int sight_attempts = 4;
@@ -239,22 +243,10 @@ class alignas(cache_line_bytes) Descriptor {
   Atom<std::uint64_t>& atom(WordClass which) { return words_[static_cast<int>(which)]; }
   const Atom<std::uint64_t>& atom(WordClass which) const { return words_[static_cast<int>(which)]; }
 
-  std::uint32_t half(int n) const {
-    return static_cast<std::uint32_t>(tail_[n / 2].load() >> (32 * (n % 2)));
-  }
-  // Two owners may write the two halves of a pair at once, hence the CAS.
-  void set_half(int n, std::uint32_t value) {
-    const int shift = 32 * (n % 2);
-    std::uint64_t pair = tail_[n / 2].load();
-    std::uint64_t next;
-    do {
-      next = (pair & ~(std::uint64_t{none_u32} << shift)) | std::uint64_t{value} << shift;
-    } while (!tail_[n / 2].compare_exchange(pair, next));
-  }
-
   Atom<std::uint64_t> key_lo_, key_hi_;
   Atom<std::uint64_t> words_[2];
-  Atom<std::uint64_t> tail_[4];
+  Hint<std::uint32_t> parent_, used_;
+  Atom<std::uint32_t> pages_[inline_pages];
 };
 #ifndef HKV_RELACY
 static_assert(sizeof(Descriptor) == cache_line_bytes);

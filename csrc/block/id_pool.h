@@ -71,14 +71,14 @@ class IdPool {
     std::size_t taken = take_by_summary(out);
     for (std::uint32_t i = 0; i < word_count_ && taken < out.size(); ++i)
       taken += take_from(i, out.subspan(taken));
-    own_[thread_slot()].given.fetch_sub(static_cast<std::int64_t>(taken));
+    note_given(-static_cast<std::int64_t>(taken));
     return taken;
   }
 
   // Gives an id back. Requires: the caller owns it. Progress: wait-free.
   void give_back(std::uint32_t id) {
     give_back_word(id / 64, std::uint64_t{1} << (id % 64));
-    own_[thread_slot()].given.fetch_add(1);
+    note_given(1);
   }
 
   // Gives ids back, neighbours of one word at once. Requires: the caller owns them. Progress: wait-free.
@@ -93,7 +93,7 @@ class IdPool {
       }
       give_back_word(word, bits);
     }
-    own_[thread_slot()].given.fetch_add(static_cast<std::int64_t>(ids.size()));
+    note_given(static_cast<std::int64_t>(ids.size()));
   }
 
   // Whether every word with a free id is in the summary. Requires: idle.
@@ -112,6 +112,8 @@ class IdPool {
     Atom<std::uint32_t> hint;
     Atom<std::int64_t> given;
   };
+
+  void note_given(std::int64_t ids) { add_at_thread_slot(own_[thread_slot()].given, ids); }
 
   static std::uint64_t full_word(std::uint32_t count, std::uint32_t i) {
     const std::uint32_t left = count - i * 64;

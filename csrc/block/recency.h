@@ -22,11 +22,9 @@ namespace hkv {
 
 class Recency {
  public:
-  explicit Recency(std::uint32_t descriptors)
-      : of_(new OfDescriptor[descriptors]), descriptors_(descriptors) {}
-
-  // Brings near what touch() writes. Progress: wait-free.
-  void prefetch(DescriptorId id) const { __builtin_prefetch(&of_[index(id)], 1); }
+  // Requires: `lines` has so many descriptors and outlives this.
+  Recency(std::uint32_t descriptors, Descriptor* lines)
+      : of_(new OfDescriptor[descriptors]), lines_(lines), descriptors_(descriptors) {}
 
   // The tick of one release, or of one publish.
   std::uint32_t next() { return clock_.now.fetch_add(1) + 1; }
@@ -34,10 +32,14 @@ class Recency {
   std::uint32_t horizon() const { return clock_.now.load() + ahead; }
   static std::uint32_t age(std::uint32_t horizon, std::uint32_t tick) { return horizon - tick; }
   void touch(DescriptorId id, WordClass which, std::uint32_t tick) {
-    of_[index(id)].tick[static_cast<int>(which)].store(tick);
+    if (which == WordClass::H) {
+      lines_[index(id)].set_used(tick);
+    } else {
+      of_[index(id)].states_used.store(tick);
+    }
   }
   std::uint32_t tick(DescriptorId id, WordClass which) const {
-    return of_[index(id)].tick[static_cast<int>(which)].load();
+    return which == WordClass::H ? lines_[index(id)].used() : of_[index(id)].states_used.load();
   }
 
   // Where the descriptor's block, or tip, ends: tokens from the start of its prefix, at most end_max. With a new life
@@ -69,8 +71,8 @@ class Recency {
   static constexpr int end_bits = 30;
   static constexpr std::uint32_t hit_one = 1u << end_bits, end_max = hit_one - 1, hits_max = 3u << end_bits;
   struct OfDescriptor {
-    Hint<std::uint32_t> tick[2];  // by word class
-    Hint<std::uint32_t> end;      // hits in the upper two bits
+    Hint<std::uint32_t> states_used;  // tick of the last use of B
+    Hint<std::uint32_t> end;          // hits in the upper two bits
     Hint<std::uint32_t> parent_tag;
   };
   struct alignas(cache_line_bytes) Clock {
@@ -78,6 +80,7 @@ class Recency {
   };
 
   std::unique_ptr<OfDescriptor[]> of_;
+  Descriptor* lines_;
   std::uint32_t descriptors_;
   Clock clock_;
 };

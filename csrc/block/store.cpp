@@ -28,7 +28,7 @@ BlockStore::BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
              ids_),
       slots_(groups.begin(), groups.end()),
       states_(blocks, kinds_of(groups)),
-      recency_(blocks) {
+      recency_(blocks, descriptors_.data()) {
   for (auto& row : group_at_) {
     for (int& group : row) group = -1;
   }
@@ -37,7 +37,8 @@ BlockStore::BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
     pools_.push_back(std::make_unique<PagePool>(page_counts[group]));
   }
   if (group_count() > Descriptor::inline_pages) {
-    more_pages_.reset(new Atom<std::uint32_t>[std::size_t{blocks} * more_per_line]);
+    const auto more = static_cast<std::size_t>(group_count() - Descriptor::inline_pages);
+    more_pages_.reset(new Atom<std::uint32_t>[blocks * more]);
   }
 }
 
@@ -45,7 +46,7 @@ void BlockStore::set_page(DescriptorId id, int group, PageId page) {
   if (group < Descriptor::inline_pages) {
     descriptors_[index(id)].set_page(group, page);
   } else {
-    more_pages_[std::size_t{index(id)} * more_per_line + group - Descriptor::inline_pages].store(index(page));
+    more_page(id, group).store(index(page));
   }
 }
 
@@ -72,14 +73,10 @@ void BlockStore::publish(DescriptorId id, int group, std::uint32_t tick) {
   states_.refresh(id, d, states_.kinds_of(at_slot.which, static_cast<SlotMask>(1u << at_slot.slot), false));
 }
 
-bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins) {
+bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins,
+                               std::uint32_t tick) {
   Descriptor& d = descriptors_[index(id)];
-  std::uint32_t groups = 0;
-  for (int slot = 0; slot < Word::slots; ++slot) {
-    if (slots >> slot & 1) groups |= 1u << group_at(which, slot);
-  }
-  notes_[index(id)].fetch_or(groups);
-  recency_.touch(id, which, recency_.next());
+  recency_.touch(id, which, tick);
   Word seen = d.word(which), next;
   do {
     if (seen.pins() + pins > Word::pins_max) return false;
@@ -182,9 +179,9 @@ void BlockStore::publish_directory(DescriptorId id) {
   }
 }
 
-bool BlockStore::is_dead_entry(DescriptorId directory, std::uint64_t entry) const {
-  const DescriptorId tip{static_cast<std::uint32_t>(entry)};
-  if (entry == ~std::uint64_t{0} || !is_tip_of(tip, directory)) return true;
+bool BlockStore::is_dead_entry(DescriptorId directory, std::uint32_t entry) const {
+  const DescriptorId tip{entry};
+  if (entry == none_u32 || !is_tip_of(tip, directory)) return true;
   const Word h = (*this)[tip].word(WordClass::H);
   return !h.live() || (h.no_phase() && (*this)[tip].word(WordClass::B).no_phase());
 }
@@ -303,7 +300,9 @@ BlockStore::Census BlockStore::census(int group, std::uint64_t private_pages) co
 std::size_t BlockStore::unit_bytes() const {
   return descriptors_.bytes() + lines_.bytes() + ids_.count() * sizeof(std::uint32_t) + ids_.bytes() +
          states_.bytes() + recency_.bytes() +
-         (more_pages_ ? std::size_t{ids_.count()} * more_per_line * sizeof(std::uint32_t) : 0);
+         (more_pages_ ? std::size_t{ids_.count()} * sizeof(std::uint32_t) *
+                            static_cast<std::size_t>(group_count() - Descriptor::inline_pages)
+                      : 0);
 }
 
 }  // namespace hkv

@@ -11,6 +11,7 @@
 //  3. Every step refreshes the derived index after its CAS (state_index.h), and adds what it changed to the counts of
 //     evictable pages (evictable.h). A tip directory holds no page: its steps, and its pins, are not counted.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -62,8 +63,7 @@ class BlockStore {
   // whose generation a later pin confirms. Progress: wait-free.
   PageId page(DescriptorId id, int group) const {
     if (group < Descriptor::inline_pages) return descriptors_[index(id)].page(group);
-    return PageId{
-        more_pages_[std::size_t{index(id)} * more_per_line + group - Descriptor::inline_pages].load()};
+    return PageId{more_page(id, group).load()};
   }
 
   // Groups that once held a page in this life of the descriptor: tells missing from stale and expired.
@@ -110,10 +110,17 @@ class BlockStore {
   }
   // Requires: owner of Filling of that group; the caller took `page` from pool(group). Progress: lock-free.
   void file_page(DescriptorId id, int group, PageId page) { set_page(id, group, page); }
-  // Makes claimed slots visible in one step, with `pins` pins of the caller's on the word from that step on.
-  // Returns: false where so many pins are there that these would not fit; nothing has changed then.
-  // Requires: owner of Filling of all of them. Progress: lock-free.
-  bool publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins);
+  // Makes claimed slots visible in one step, with `pins` pins of the caller's on the word from that step on; they
+  // count as used at `tick`. Returns: false where so many pins are there that these would not fit; nothing has
+  // changed then. Requires: owner of Filling of all of them; note_held of their groups. Progress: lock-free.
+  bool publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins,
+                     std::uint32_t tick);
+  // Notes the groups of those slots of H and of B as once_held. Progress: wait-free.
+  void note_held(DescriptorId id, SlotMask h, SlotMask b) {
+    const std::uint32_t groups = groups_of(WordClass::H, h) | groups_of(WordClass::B, b);
+    Atom<std::uint32_t>& notes = notes_[index(id)];
+    if ((notes.load() & groups) != groups) notes.fetch_or(groups);
+  }
 
   // ---- steps of anybody -----------------------------------------------------------------------
 
@@ -145,10 +152,7 @@ class BlockStore {
   void unpin(DescriptorId id, WordClass which);
   void unpin(DescriptorId id, WordClass which, std::uint32_t tick, EvictableChange& change);
   // Brings near what unpin of the descriptor will touch.
-  void prefetch_unpin(DescriptorId id) const {
-    __builtin_prefetch(&descriptors_[index(id)], 1);
-    recency_.prefetch(id);
-  }
+  void prefetch_unpin(DescriptorId id) const { __builtin_prefetch(&descriptors_[index(id)], 1); }
   void count_pins(EvictableChange& change) { count_change(change, -1); }
   void count_unpins(EvictableChange& change) { count_change(change, 1); }
 
@@ -157,7 +161,7 @@ class BlockStore {
   // Makes a claimed directory findable. Requires: owner of Filling of its slot 0.
   void publish_directory(DescriptorId id);
   // Whether an entry of a directory names no tip that lives: none there, or its tip is gone.
-  bool is_dead_entry(DescriptorId directory, std::uint64_t entry) const;
+  bool is_dead_entry(DescriptorId directory, std::uint32_t entry) const;
   bool directory_is_empty(DescriptorId id) const;
   // Drops a pin of a directory. Requires: the caller holds it, by Descriptor::pin. Progress: wait-free.
   void unpin_directory(DescriptorId id) { descriptors_[index(id)].unpin(WordClass::H); }
@@ -183,8 +187,18 @@ class BlockStore {
   static constexpr std::uint32_t groups_mask = 0xFFFF, tips_note = 0x10000, directory_note = 0x20000;
   static constexpr std::uint32_t tip_note = 0x40000, directory_bits = 0x1FFF;
   static constexpr int directory_shift = 19;
-  static constexpr int more_per_line = 16;  // a second line of page ids, where there are more than 7 groups
 
+  // Page ids of the groups that the line has no room for, side by side.
+  Atom<std::uint32_t>& more_page(DescriptorId id, int group) const {
+    const auto more = static_cast<std::size_t>(group_count() - Descriptor::inline_pages);
+    return more_pages_[index(id) * more + static_cast<std::size_t>(group - Descriptor::inline_pages)];
+  }
+  std::uint32_t groups_of(WordClass which, SlotMask slots) const {
+    std::uint32_t groups = 0;
+    for (std::uint32_t bits = slots; bits != 0; bits &= bits - 1)
+      groups |= 1u << group_at(which, std::countr_zero(bits));
+    return groups;
+  }
   void set_page(DescriptorId id, int group, PageId page);
   void count_change(EvictableChange& change, int sign);
   void give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone, const PageId* pages);

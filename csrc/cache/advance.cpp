@@ -116,10 +116,11 @@ void HybridCache::publish_blocks(Ticket& ticket, std::int64_t upto) {
     const Ticket::Hand& hand = ticket.hands[g];
     if (!hand.live_group) unit = std::min(unit, (hand.next_publish + 1) * layout_.groups[g].block_units);
   }
+  PublishRun run;
   for (; unit <= end; unit += record_units_ - unit % record_units_) {
     if (unit + publish_ahead * record_units_ <= end)
       store_.table().prefetch(ticket.keys.key(unit + publish_ahead * record_units_ - 1));
-    SlotMask slots[2] = {0, 0};
+    ClaimedUnit claimed{unit, {}};
     for (int g = 0; g < store_.group_count(); ++g) {
       const std::int64_t block_units = layout_.groups[g].block_units;
       Ticket::Hand& hand = ticket.hands[g];
@@ -128,30 +129,44 @@ void HybridCache::publish_blocks(Ticket& ticket, std::int64_t upto) {
       hand.next_publish = block + 1;
       if (hand.blocks[static_cast<std::size_t>(block - hand.base)].hold != Ticket::Hold::Private) continue;
       const GroupSlot& at = store_.slot_of(g);
-      SlotMask& mask = slots[static_cast<int>(at.which)];
+      SlotMask& mask = claimed.wanted[static_cast<int>(at.which)];
       mask = static_cast<SlotMask>(mask | 1u << at.slot);
     }
-    if (ticket.failed || (slots[0] | slots[1]) == 0) continue;
-    publish_unit(ticket, unit, slots);
+    if (ticket.failed || (claimed.wanted[0] | claimed.wanted[1]) == 0) continue;
+    if (run.tick == 0) run.tick = store_.recency().next();
+    claimed.key = ticket.keys.key(unit - 1);
+    publish_unit(ticket, claimed, run);
+  }
+  count_published(run);
+}
+
+void HybridCache::count_published(const PublishRun& run) {
+  if (run.published == 0) return;
+  counters_.add(kPublished, run.published);
+  for (int g = 0; g < store_.group_count(); ++g) {
+    if (run.pages[g] != 0) private_pages_[g].fetch_sub(run.pages[g]);
   }
 }
 
-void HybridCache::publish_unit(Ticket& ticket, std::int64_t unit, const SlotMask* slots) {
-  const Key128 key = ticket.keys.key(unit - 1);
-  DescriptorId id = no_descriptor;  // looked up once for both words, as long as its life goes on
+void HybridCache::publish_unit(Ticket& ticket, ClaimedUnit& claimed, PublishRun& run) {
+  // The descriptor is looked up once for both words, as long as its life goes on.
   for (const WordClass which : {WordClass::B, WordClass::H}) {
-    const SlotMask wanted = slots[static_cast<int>(which)];
+    const SlotMask wanted = claimed.wanted[static_cast<int>(which)];
+    claimed.which = which;
     bool lives = wanted == 0;
     while (!lives) {
-      if (id == no_descriptor && find_place(key, ticket.keys.has_tokens(), id) != Claim::Taken) return;
-      const SlotMask mine = store_.claim_slots(id, key, which, wanted, lives);
-      if (lives && mine != 0) {
-        publish_claimed(ticket, unit, id, key, which, mine, static_cast<SlotMask>(wanted & ~mine));
+      DescriptorId& id = claimed.id;
+      if (id == no_descriptor && find_place(claimed.key, ticket.keys.has_tokens(), id) != Claim::Taken)
+        return;
+      claimed.mine = store_.claim_slots(id, claimed.key, which, wanted, lives);
+      claimed.lost = static_cast<SlotMask>(wanted & ~claimed.mine);
+      if (lives && claimed.mine != 0) {
+        publish_claimed(ticket, claimed, run);
         continue;
       }
       if (lives) {
         counters_.add(kDuplicates, std::popcount(static_cast<unsigned>(wanted)));
-        store_.table().erase_if_empty(id, key);
+        store_.table().erase_if_empty(id, claimed.key);
       }
       id = no_descriptor;
     }
@@ -190,9 +205,20 @@ void HybridCache::abort_slots(DescriptorId id, Key128 key, WordClass which, Slot
   }
 }
 
+// The ticket's own blocks among those claimed.
+template <class What>
+void HybridCache::for_each_block(Ticket& ticket, const ClaimedUnit& claimed, What&& what) {
+  for (std::uint32_t bits = claimed.mine; bits != 0; bits &= bits - 1) {
+    const int group = store_.group_at(claimed.which, std::countr_zero(bits));
+    Ticket::Hand& hand = ticket.hands[group];
+    const std::int64_t block = claimed.unit / layout_.groups[group].block_units - 1;
+    what(group, hand.blocks[static_cast<std::size_t>(block - hand.base)]);
+  }
+}
+
 // Makes claimed blocks visible, pinned by the ticket from that moment on.
-void HybridCache::publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorId id, Key128 key,
-                                  WordClass which, SlotMask mine, SlotMask lost) {
+void HybridCache::publish_claimed(Ticket& ticket, const ClaimedUnit& claimed, PublishRun& run) {
+  const auto& [unit, key, id, which, mine, lost, wanted] = claimed;
   SlotMask beside = lost;
   if (lost != 0 && !widen_beside(ticket, id, which, beside)) {
     abort_slots(id, key, which, mine);
@@ -200,22 +226,14 @@ void HybridCache::publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorI
   }
   if (lost != 0)
     counters_.add(kDuplicates, std::popcount(static_cast<unsigned>(lost)));  // the first writer won
-  const auto each = [&](auto&& what) {
-    for (int slot = 0; slot < Word::slots; ++slot) {
-      if (!(mine >> slot & 1)) continue;
-      const int group = store_.group_at(which, slot);
-      Ticket::Hand& hand = ticket.hands[group];
-      const std::int64_t block = unit / layout_.groups[group].block_units - 1;
-      what(group, hand.blocks[static_cast<std::size_t>(block - hand.base)]);
-    }
-  };
-  each([&](int group, Ticket::Block& block) {
+  for_each_block(ticket, claimed, [&](int group, Ticket::Block& block) {
     store_.file_page(id, group, block.page);
     describe_page(group, block.page, ticket.formats[group], 0);
   });
   link_unit(ticket, unit * layout_.unit_tokens, id);
+  store_.note_held(id, wanted[static_cast<int>(WordClass::H)], wanted[static_cast<int>(WordClass::B)]);
   const auto count = static_cast<std::uint32_t>(std::popcount(static_cast<unsigned>(mine)));
-  if (!store_.publish_slots(id, which, mine, which == WordClass::H ? 1 : count)) {
+  if (!store_.publish_slots(id, which, mine, which == WordClass::H ? 1 : count, run.tick)) {
     narrow_beside(ticket, which, beside);
     abort_slots(id, key, which, mine);  // private still
     return;
@@ -223,13 +241,13 @@ void HybridCache::publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorI
   for (int slot = 0; slot < Word::slots; ++slot) {
     if (beside >> slot & 1) admission_.took(ticket.share, store_.group_at(which, slot), 1);
   }
-  each([&](int group, Ticket::Block& block) {
+  for_each_block(ticket, claimed, [&](int group, Ticket::Block& block) {
     block.id = id;
     block.hold = Ticket::Hold::Published;
-    private_pages_[group].fetch_sub(1);
+    ++run.pages[group];
   });
   if (which == WordClass::H) ticket.history.push_back(id);
-  counters_.add(kPublished, count);
+  run.published += count;
 }
 
 // As place(), and where no descriptor is free, once more after one was made free.
@@ -288,42 +306,57 @@ DescriptorId HybridCache::publish_page(Ticket& ticket, int group, Key128 key, st
 
 // Lets go of blocks that no token from `upto` on reads.
 void HybridCache::slide(Ticket& ticket, std::int64_t upto) {
+  UnpinRun run;
   for (int g = 0; g < store_.group_count(); ++g) {
     const Group& group = layout_.groups[g];
-    Ticket::Hand& hand = ticket.hands[g];
-    if (hand.live_group || group.prefix()) continue;
-    const std::int64_t from = std::min(needed_blocks(group.coverage, layout_.block_tokens(group), upto).from,
-                                       upto / layout_.block_tokens(group));
-    for (; hand.first_held < from; ++hand.first_held) slide_out(ticket, g, hand.first_held);
+    if (ticket.hands[g].live_group || group.prefix()) continue;
+    const std::int64_t block_tokens = layout_.block_tokens(group);
+    slide_until(ticket, g,
+                std::min(needed_blocks(group.coverage, block_tokens, upto).from, upto / block_tokens), run);
   }
+  store_.count_unpins(run.change);
+}
+
+void HybridCache::slide_until(Ticket& ticket, int group, std::int64_t end, UnpinRun& run) {
+  Ticket::Hand& hand = ticket.hands[group];
+  if (hand.first_held >= end) return;
+  // What is promised rises before what is free does (alloc/admission.h).
+  admission_.gave(ticket.share, group, hand.published_in(hand.first_held, end));
+  for (; hand.first_held < end; ++hand.first_held) slide_out(ticket, group, hand.first_held, run);
 }
 
 // What this ticket published goes for good where no boundary that is kept needs it; others' pins keep it.
-void HybridCache::slide_out(Ticket& ticket, int group, std::int64_t block) {
+void HybridCache::slide_out(Ticket& ticket, int group, std::int64_t block, UnpinRun& run) {
   const Group& g = layout_.groups[group];
   Ticket::Hand& hand = ticket.hands[group];
   Ticket::Block& own = hand.blocks[static_cast<std::size_t>(block - hand.base)];
   const bool retires = own.hold == Ticket::Hold::Published &&
                        !ticket.keep.keeps_block(g.coverage, layout_.block_tokens(g), block);
   const Key128 key = retires ? store_[own.id].key() : Key128{};
-  let_go(ticket, group, own, false);
+  let_go(ticket, group, own, false, run);
   if (retires && store_.evict(key, group)) counters_.add(kRetired, 1);
 }
 
-void HybridCache::let_go(Ticket& ticket, int group, Ticket::Block& block, bool quarantine) {
+// Requires: where the block is published, the share has given it already.
+void HybridCache::let_go(Ticket& ticket, int group, Ticket::Block& block, bool quarantine, UnpinRun& run) {
   if (block.hold == Ticket::Hold::Published) {
-    store_.unpin(block.id, store_.slot_of(group).which);
-    admission_.gave(ticket.share, group, 1);
+    unpin(block.id, store_.slot_of(group).which, run);
   } else if (block.hold == Ticket::Hold::Private) {
     give_page(ticket, group, block.page, quarantine);
   }
   block = {};
 }
 
+void HybridCache::unpin(DescriptorId id, WordClass which, UnpinRun& run) {
+  if (run.tick == 0) run.tick = store_.recency().next();
+  store_.unpin(id, which, run.tick, run.change);
+}
+
 // The same for what the lease pinned. Its lists are in one order, blocks recorded at one unit under one pin.
 void HybridCache::slide_lease(Ticket& ticket, std::int64_t upto) {
   Lease& lease = *ticket.lease;
   if (ticket.lease_due > upto && ticket.lease_due != Ticket::never) return;
+  UnpinRun run;
   ticket.lease_due = Ticket::never;
   // History stays to the end.
   const auto history = std::count_if(lease.history.begin(), lease.history.end(),
@@ -345,11 +378,12 @@ void HybridCache::slide_lease(Ticket& ticket, std::int64_t upto) {
       if (stays) {
         *pin_kept++ = *pin;
       } else {
-        store_.unpin(id, pin->which);
+        unpin(id, pin->which, run);
       }
     }
     held = next;
   }
+  store_.count_unpins(run.change);
   lease.pins.erase(pin_kept, lease.pins.end());
   lease.held.erase(held_kept, lease.held.end());
 }

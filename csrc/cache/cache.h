@@ -299,8 +299,8 @@ class HybridCache {
   // tips.cpp
   void gather_tips(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const;
-  void file_tip(Key128 parent, std::int64_t length, DescriptorId tip);
-  bool put_entry(DescriptorId directory, std::uint64_t wanted);
+  void file_tip(Key128 parent, DescriptorId tip);
+  bool put_entry(DescriptorId directory, std::uint32_t wanted);
   void evict_tip(DescriptorId tip);
   void unfile_tips(const KeyChain& keys, std::int64_t unit, std::int64_t length);
   void unfile_directory(Key128 key);
@@ -356,20 +356,24 @@ class HybridCache {
   bool wants_state(const Ticket& ticket, int group, std::int64_t computed) const;
   void copy_live_state(Ticket& ticket, int group, std::int64_t computed);
   void publish_blocks(Ticket& ticket, std::int64_t upto);
-  void publish_unit(Ticket& ticket, std::int64_t unit, const SlotMask* slots);
+  void publish_unit(Ticket& ticket, ClaimedUnit& claimed, PublishRun& run);
   bool widen_beside(Ticket& ticket, DescriptorId id, WordClass which, SlotMask& lost);
   void narrow_beside(Ticket& ticket, WordClass which, SlotMask widened);
   void abort_slots(DescriptorId id, Key128 key, WordClass which, SlotMask mine);
-  void publish_claimed(Ticket& ticket, std::int64_t unit, DescriptorId id, Key128 key, WordClass which,
-                       SlotMask mine, SlotMask lost);
+  void publish_claimed(Ticket& ticket, const ClaimedUnit& claimed, PublishRun& run);
+  template <class What>
+  void for_each_block(Ticket& ticket, const ClaimedUnit& claimed, What&& what);
+  void count_published(const PublishRun& run);
   Claim find_place(Key128 key, bool may_have_tips, DescriptorId& id);
   void publish_states(Ticket& ticket, std::int64_t upto, std::int64_t copied_upto);
   void publish_state(Ticket& ticket, int group, Ticket::State& state);
   DescriptorId publish_page(Ticket& ticket, int group, Key128 key, std::int64_t tokens, std::uint32_t rows,
                             PageId page);
   void slide(Ticket& ticket, std::int64_t upto);
-  void slide_out(Ticket& ticket, int group, std::int64_t block);
-  void let_go(Ticket& ticket, int group, Ticket::Block& block, bool quarantine);
+  void slide_until(Ticket& ticket, int group, std::int64_t end, UnpinRun& run);
+  void slide_out(Ticket& ticket, int group, std::int64_t block, UnpinRun& run);
+  void let_go(Ticket& ticket, int group, Ticket::Block& block, bool quarantine, UnpinRun& run);
+  void unpin(DescriptorId id, WordClass which, UnpinRun& run);
   void slide_lease(Ticket& ticket, std::int64_t upto);
   bool is_partial(const Ticket& ticket, const Lease::Held& held) const;
   std::int64_t needed_until(const Ticket& ticket, const Lease::Held& held) const;
@@ -377,7 +381,7 @@ class HybridCache {
   void let_history_go(Ticket& ticket);
   void slide_all(Ticket& ticket);
   void publish_end(Ticket& ticket, bool keep_tip);
-  void publish_tip(Ticket& ticket, std::int64_t rest);
+  void publish_tip(Ticket& ticket);
   PageId* tip_page(Ticket& ticket, int group);
   void give_up_pages(Ticket& ticket, bool quarantine);
   // step.cpp

@@ -48,23 +48,24 @@ void HybridCache::end(Ticket& ticket, bool keep_tip, bool quarantine) {
 // One use of all that it published; what continues nothing counts as older (recency.h).
 void HybridCache::let_history_go(Ticket& ticket) {
   if (ticket.history.empty()) return;
-  const std::uint32_t tick = store_.recency().next();
-  EvictableChange change;
+  UnpinRun run;
   for (auto id = ticket.history.rbegin(); id != ticket.history.rend(); ++id) {
     if (ticket.history.rend() - id > Lease::unpin_ahead) store_.prefetch_unpin(*(id + Lease::unpin_ahead));
-    store_.unpin(*id, WordClass::H, tick, change);
+    unpin(*id, WordClass::H, run);
   }
-  store_.count_unpins(change);
+  store_.count_unpins(run.change);
   ticket.history.clear();
 }
 
 // The end of the request is no boundary that is kept: its windows go, but for what others need.
 void HybridCache::slide_all(Ticket& ticket) {
+  UnpinRun run;
   for (int g = 0; g < store_.group_count(); ++g) {
-    Ticket::Hand& hand = ticket.hands[g];
+    const Ticket::Hand& hand = ticket.hands[g];
     if (hand.live_group || layout_.groups[g].prefix()) continue;
-    for (; hand.first_held < hand.next_grow; ++hand.first_held) slide_out(ticket, g, hand.first_held);
+    slide_until(ticket, g, hand.next_grow, run);
   }
+  store_.count_unpins(run.change);
 }
 
 // The state at the end. The live page itself can keep it, since no step writes it any more.
@@ -72,7 +73,7 @@ void HybridCache::publish_end(Ticket& ticket, bool keep_tip) {
   const std::int64_t rest = ticket.advanced % layout_.unit_tokens;
   if (ticket.advanced == ticket.start_tokens) return;  // all of it was there before
   if (rest != 0) {
-    if (keep_tip) publish_tip(ticket, rest);
+    if (keep_tip) publish_tip(ticket);
     return;
   }
   if (ticket.live_at != ticket.advanced || !(ticket.keep.output_end || ticket.keep.keeps(ticket.advanced)))
@@ -86,7 +87,7 @@ void HybridCache::publish_end(Ticket& ticket, bool keep_tip) {
 }
 
 // The partial last unit: usable only where every group attests it, so that it is all or nothing.
-void HybridCache::publish_tip(Ticket& ticket, std::int64_t rest) {
+void HybridCache::publish_tip(Ticket& ticket) {
   if (!ticket.keys.has_tokens()) return;
   for (int g = 0; g < store_.group_count(); ++g) {
     if (tip_page(ticket, g) == nullptr && needs_page(g, ticket.advanced) && !layout_.groups[g].rebuildable)
@@ -106,7 +107,7 @@ void HybridCache::publish_tip(Ticket& ticket, std::int64_t rest) {
       *page = no_page;  // the cache's now
     }
   }
-  if (tip != no_descriptor) file_tip(ticket.keys.parent_key(unit), rest, tip);
+  if (tip != no_descriptor) file_tip(ticket.keys.parent_key(unit), tip);
 }
 
 // The page that holds a group's rows, or state, of the partial last unit; nullptr where there is none.
@@ -121,21 +122,27 @@ PageId* HybridCache::tip_page(Ticket& ticket, int group) {
 }
 
 void HybridCache::give_up_pages(Ticket& ticket, bool quarantine) {
+  UnpinRun run;
   for (int g = store_.group_count(); g-- > 0;) {
     Ticket::Hand& hand = ticket.hands[g];
+    const bool published_alone = !layout_.groups[g].prefix();
+    if (published_alone)
+      admission_.gave(ticket.share, g, hand.published_in(hand.base, hand.base + std::ssize(hand.blocks)));
+
     for (auto block = hand.blocks.rbegin(); block != hand.blocks.rend(); ++block) {
       // A block of H goes with the pin of its descriptor, which the ticket drops once for all its groups.
-      if (block->hold == Ticket::Hold::Published && layout_.groups[g].prefix()) {
+      if (block->hold == Ticket::Hold::Published && !published_alone) {
         *block = {};
         continue;
       }
-      let_go(ticket, g, *block, quarantine);
+      let_go(ticket, g, *block, quarantine, run);
     }
     for (Ticket::State& state : hand.states) give_page(ticket, g, state.page, quarantine);
     hand.states.clear();
     give_page(ticket, g, hand.live, quarantine);
     give_page(ticket, g, hand.spare, quarantine);
   }
+  store_.count_unpins(run.change);
   for (Ticket::Parked& parked : ticket.parked) give_page(ticket, parked.group, parked.page, quarantine);
   ticket.parked.clear();
 }

@@ -171,7 +171,6 @@ bool HybridCache::linked(DescriptorId id, Key128 parent_key) const {
          store_[parent].word(WordClass::H).live() && store_[parent].key() == parent_key;
 }
 
-// Requires: as Descriptor::set_parent.
 void HybridCache::link(DescriptorId id, Key128 parent_key, DescriptorId parent) {
   if (store_[id].parent() != parent) store_[id].set_parent(parent);
   store_.recency().set_parent_tag(id, Recency::tag_of(parent_key));
@@ -179,11 +178,11 @@ void HybridCache::link(DescriptorId id, Key128 parent_key, DescriptorId parent) 
 
 // What a block that is about to be published continues. As a rule that is the block before it in the fill.
 void HybridCache::link_entry(const Fill& fill, int group, const Fill::Entry& entry) {
-  if (policy_ == nullptr) return;
   const Group& g = layout_.groups[group];
   const std::int64_t unit = entry.tip_unit >= 0 ? entry.tip_unit : (entry.block + 1) * g.block_units;
   const std::int64_t tokens = entry.tip_unit >= 0 ? fill.keys->tokens() : unit * layout_.unit_tokens;
   store_.recency().set_end(entry.id, tokens, store_.once_held(entry.id) == 0);
+  if (policy_ == nullptr) return;
   std::int64_t before = node_before(entry.tip_unit >= 0 ? unit : unit - 1);
   if (before == 0) {
     store_.recency().set_parent_tag(entry.id, 0);
@@ -207,9 +206,9 @@ void HybridCache::link_entry(const Fill& fill, int group, const Fill::Entry& ent
 
 // The same for what a ticket is about to publish at a length. As a rule it continues the block published before.
 void HybridCache::link_unit(const Ticket& ticket, std::int64_t tokens, DescriptorId id) {
-  if (policy_ == nullptr) return;
   const std::int64_t unit = tokens / layout_.unit_tokens;
   store_.recency().set_end(id, tokens, store_.once_held(id) == 0);
+  if (policy_ == nullptr) return;
   const std::int64_t before = node_before(tokens % layout_.unit_tokens != 0 ? unit : unit - 1);
   if (before == 0) {
     store_.recency().set_parent_tag(id, 0);

@@ -271,7 +271,7 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::
   if (entry.tip_unit < 0) return;
   const KeyChain& keys = *fill.keys;
   const Key128 parent = entry.tip_unit == 0 ? keys.root() : keys.keys()[entry.tip_unit - 1];
-  file_tip(parent, keys.rest_tokens(), entry.id);
+  file_tip(parent, entry.id);
 }
 
 // What a page holds, for whoever sees it published.

@@ -17,6 +17,8 @@
 //     Why: live_at is set by an advance that reaches all that was grown, with nothing rewound since the last
 //     one, and cleared by every later grow; no step that could move the state on runs in between.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -35,6 +37,28 @@ struct PageCopy {
   int group;
   PageId source, target;
   std::int32_t rows;
+};
+
+// What a run over a ticket's blocks adds up, to be counted once.
+struct PublishRun {
+  std::uint32_t tick = 0;  // of all that it publishes
+  std::int64_t published = 0;
+  std::array<std::int64_t, AdmissionLedger::most_groups> pages{};  // a group: no longer private
+};
+struct UnpinRun {
+  std::uint32_t tick = 0;  // of all that it unpins
+  EvictableChange change;
+};
+
+// Blocks of one unit and word that a ticket has claimed, or found taken.
+struct ClaimedUnit {
+  std::int64_t unit;
+  Key128 key;
+  DescriptorId id = no_descriptor;
+  WordClass which = WordClass::B;
+  SlotMask mine = 0;        // claimed: Filling
+  SlotMask lost = 0;        // another's
+  SlotMask wanted[2] = {};  // by class: what the ticket has of the unit
 };
 
 struct Ticket {
@@ -61,6 +85,11 @@ struct Ticket {
     std::int64_t next_publish = 0;  // below it every block was offered
     std::int64_t next_grow = 0;     // below it every block had its page
     std::vector<Block> blocks;
+    // How many of the blocks in [from, end) are Published. Requires: base <= from <= end <= next_grow.
+    std::int64_t published_in(std::int64_t from, std::int64_t end) const {
+      return std::count_if(blocks.begin() + (from - base), blocks.begin() + (end - base),
+                           [](const Block& block) { return block.hold == Hold::Published; });
+    }
     // live
     PageId live = no_page, spare = no_page;
     std::vector<State> states;

@@ -2,9 +2,10 @@
 // Tips: published partial last units. A tip is a descriptor of its own; its parent unit has one directory,
 // which says which lengths to look for.
 //
-// A directory is a descriptor that holds no page: slot 0 of its H is Ready while it lives, and its tail keeps
-// up to four (length, tip id). Adding pins the directory, files the entry and moves the generation, so that
-// whoever ends an empty one by a CAS from the word before the emptiness was seen fails if an entry came in.
+// A directory is a descriptor that holds no page: slot 0 of its H is Ready while it lives, and it keeps the ids of
+// up to four tips where units keep page ids; each tip's length is with the tip (recency.h). Adding pins the directory,
+// files the entry and moves the generation, so that whoever ends an empty one by a CAS from the word before the
+// emptiness was seen fails if an entry came in.
 #include <algorithm>
 
 #include "cache/cache.h"
@@ -15,13 +16,7 @@ namespace hkv {
 namespace {
 
 constexpr SlotMask directory_slot = 1;
-constexpr std::uint64_t no_entry = ~std::uint64_t{0};
-
-constexpr std::uint64_t entry_of(std::int64_t length, DescriptorId tip) {
-  return static_cast<std::uint64_t>(length) << 32 | index(tip);
-}
-constexpr std::int64_t length_of(std::uint64_t entry) { return static_cast<std::int64_t>(entry >> 32); }
-constexpr DescriptorId tip_of(std::uint64_t entry) { return DescriptorId{static_cast<std::uint32_t>(entry)}; }
+constexpr std::uint32_t no_entry = none_u32;
 
 }  // namespace
 
@@ -61,11 +56,11 @@ void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch
   std::int64_t tried[Descriptor::tips_per_directory];
   int n = 0;
   for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
-    const std::uint64_t entry = store_[directory.id].tip(slot).load();
-    const std::int64_t length = length_of(entry);
-    const std::int64_t tokens = unit * layout_.unit_tokens + length;
-    if (entry == no_entry || length <= 0 || length >= layout_.unit_tokens) continue;
-    if (tokens >= question.limit || tokens > keys.tokens() ||
+    const std::uint32_t entry = store_[directory.id].tip(slot).load();
+    if (!store_.is_tip_of(DescriptorId{entry}, directory.id)) continue;
+    const std::int64_t tokens = store_.recency().end(DescriptorId{entry});
+    const std::int64_t length = tokens - unit * layout_.unit_tokens;
+    if (length <= 0 || length >= layout_.unit_tokens || tokens >= question.limit || tokens > keys.tokens() ||
         std::find(tried, tried + n, length) != tried + n)
       continue;
     tried[n++] = length;
@@ -104,9 +99,8 @@ DescriptorId HybridCache::directory_of(Key128 key) {
 
 // Files a published tip below the unit of key `parent`, or below the root, whose key is not in the table. A fifth one takes the place of the oldest that nobody pins; where all are pinned
 // the new one stays unfindable and is counted.
-void HybridCache::file_tip(Key128 parent, std::int64_t length, DescriptorId tip) {
+void HybridCache::file_tip(Key128 parent, DescriptorId tip) {
   const Key128 key = key_message::directory_key(parent);
-  const std::uint64_t wanted = entry_of(length, tip);
   tips_filed_.store(1);
   for (;;) {
     const DescriptorId directory = directory_of(key);
@@ -119,7 +113,7 @@ void HybridCache::file_tip(Key128 parent, std::int64_t length, DescriptorId tip)
     if (pinned == PinResult::Full) break;
     if (pinned == PinResult::Raced) continue;
     store_.note_tip(tip, directory);
-    const bool filed = put_entry(directory, wanted);
+    const bool filed = put_entry(directory, index(tip));
     Word now = d.word(WordClass::H);
     while (!d.try_apply(WordClass::H, now, now.next_generation())) {
     }
@@ -132,15 +126,15 @@ void HybridCache::file_tip(Key128 parent, std::int64_t length, DescriptorId tip)
   counters_.add(kUnplaced, 1);
 }
 
-bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
+bool HybridCache::put_entry(DescriptorId directory, std::uint32_t wanted) {
   Descriptor& d = store_[directory];
   for (;;) {
     int place = -1;
     bool lives = false;  // the tip whose place it is
-    std::uint64_t there = no_entry;
+    std::uint32_t there = no_entry;
     std::uint32_t oldest = 0;
     for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
-      const std::uint64_t entry = d.tip(slot).load();
+      const std::uint32_t entry = d.tip(slot).load();
       if (entry == wanted) return true;
       if (store_.is_dead_entry(directory, entry)) {  // free, or its tip is gone
         place = slot;
@@ -148,11 +142,11 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
         lives = false;
         break;
       }
-      const Descriptor& tip = store_[tip_of(entry)];
+      const Descriptor& tip = store_[DescriptorId{entry}];
       if (tip.word(WordClass::H).pins() != 0 || tip.word(WordClass::B).pins() != 0) continue;
       const WordClass which = tip.word(WordClass::H).no_phase() ? WordClass::B : WordClass::H;
       const std::uint32_t age =
-          Recency::age(store_.recency().horizon(), store_.recency().tick(tip_of(entry), which));
+          Recency::age(store_.recency().horizon(), store_.recency().tick(DescriptorId{entry}, which));
       if (place < 0 || age > oldest) {
         place = slot;
         there = entry;
@@ -163,7 +157,7 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint64_t wanted) {
     if (place < 0) return false;
     if (!d.tip(place).compare_exchange(there, wanted)) continue;
     // A dead entry's key may be that of the tip just filed: it came back under another id.
-    if (lives && store_.is_tip_of(tip_of(there), directory)) evict_tip(tip_of(there));
+    if (lives && store_.is_tip_of(DescriptorId{there}, directory)) evict_tip(DescriptorId{there});
     return true;
   }
 }
@@ -194,7 +188,7 @@ void HybridCache::unfile_directory(Key128 key) {
   const Word seen = d.word(WordClass::H);  // before the entries: who files one from now on moves it
   bool empty = true;
   for (int slot = 0; slot < Descriptor::tips_per_directory; ++slot) {
-    std::uint64_t entry = d.tip(slot).load();
+    std::uint32_t entry = d.tip(slot).load();
     if (entry == no_entry) continue;
     const bool dead = store_.is_dead_entry(directory.id, entry);
     if (!dead || !d.tip(slot).compare_exchange(entry, no_entry)) empty = false;

@@ -99,7 +99,7 @@ struct QuarantineAgainstDrop : rl::test_suite<QuarantineAgainstDrop, 2>, StoreWo
 
 // A directory is filed into under a pin and ended when seen empty: an entry that was filed is not lost.
 struct DirectoryFileAgainstEnd : rl::test_suite<DirectoryFileAgainstEnd, 2>, TableWorld<1, 1> {
-  static constexpr std::uint64_t none = ~std::uint64_t{0}, entry = 7;
+  static constexpr std::uint32_t none = none_u32, entry = 7;
   bool filed = false;
   void before() {
     const DescriptorId id = insert(key_a);
@@ -114,7 +114,7 @@ struct DirectoryFileAgainstEnd : rl::test_suite<DirectoryFileAgainstEnd, 2>, Tab
     if (!seen.found() || !seen.h.usable(1)) return;
     if (t == 0) {
       if (d.pin(WordClass::H, seen.h, 1) != PinResult::Pinned) return;
-      std::uint64_t there = none;
+      std::uint32_t there = none;
       filed = d.tip(1).compare_exchange(there, entry);
       Word now = d.word(WordClass::H);
       while (!d.try_apply(WordClass::H, now, now.next_generation())) {

@@ -134,7 +134,7 @@ class CacheModel {
     ++(taken ? published : duplicates);
     return taken;
   }
-  // A tip gets one of its parent's four places; an unpinned one that had it goes where none is free, or seems to be.
+  // A tip gets one of its parent's four places. Where none is free an unpinned one goes; which, the cache is asked.
   void file(const Prefix& tip) {
     const auto words = pinned();
     const Prefix parent = first(tip, static_cast<std::int64_t>(tip.size()) / unit * unit);
@@ -145,23 +145,19 @@ class CacheModel {
           first(key.prefix, std::ssize(parent)) == parent && filed.count(key.prefix) != 0)
         others.insert(key.prefix);
     }
-    int kept = 0;
-    for (const Prefix& other : others) {
-      const bool held = words.count({other, true}) + words.count({other, false}) != 0;
-      const auto gone = [&](const auto& it) {
-        return it.first.prefix == other && stays_private(it.first, it.second);
-      };
-      if (!held && std::any_of(ready.begin(), ready.end(), gone)) {
-        std::erase_if(ready, [&](const auto& it) { return it.first.prefix == other; });
-      } else {
-        ++kept;
-      }
-    }
-    if (kept >= 4) {
+    const auto gave_way = [&](const Prefix& other) {
+      return words.count({other, true}) + words.count({other, false}) == 0 &&
+             std::any_of(ready.begin(), ready.end(), [&](const auto& it) {
+               return it.first.prefix == other && stays_private(it.first, it.second);
+             });
+    };
+    filed[tip] = published;
+    if (others.size() < 4) return;
+    if (const auto gone = std::find_if(others.begin(), others.end(), gave_way); gone != others.end()) {
+      std::erase_if(ready, [&](const auto& it) { return it.first.prefix == *gone; });
+    } else {
       ++unplaced;
       filed.erase(tip);
-    } else {
-      filed[tip] = published;
     }
   }
 
