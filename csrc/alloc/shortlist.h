@@ -43,9 +43,9 @@ class Shortlist {
   void clear() { some_.clear(), at_ = 0; }
 
  private:
-  static bool before(const Candidate& a, const Candidate& b) {
+  static constexpr auto before = [](const Candidate& a, const Candidate& b) {
     return a.rank != b.rank ? a.rank < b.rank : a.id > b.id;
-  }
+  };
   void cut() {
     const auto last = some_.begin() + static_cast<std::ptrdiff_t>(limit_ - 1);
     std::nth_element(some_.begin(), last, some_.end(), before);

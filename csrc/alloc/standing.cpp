@@ -11,13 +11,6 @@ namespace {
 constexpr std::uint64_t steps_a_node = 8;
 constexpr int strand_rounds = 8;
 
-SlotMask usable_slots(Word w) {
-  SlotMask mask = 0;
-  for (std::uint32_t bits = w.usable_spread(); bits != 0; bits &= bits - 1)
-    mask = static_cast<SlotMask>(mask | 1u << std::countr_zero(bits) / 3);
-  return mask;
-}
-
 std::uint32_t reach_of(const Layout& layout) {
   std::int64_t reach = 0;
   for (const Group& g : layout.groups) {
@@ -65,10 +58,11 @@ void Standing::read_words() {
     node.parent = index(d.parent());
     node.tag = Recency::tag_of(d.key());
     node.end = recency.end(id);
-    node.states_used = ~Recency::age(horizon_, recency.tick(id, b.no_phase() ? WordClass::H : WordClass::B));
-    node.used = any_prefix_ ? ~Recency::age(horizon_, recency.tick(id, WordClass::H)) : node.states_used;
+    node.tick = recency.tick(id, WordClass::H);
+    node.states_used = ~Recency::age(horizon_, b.no_phase() ? node.tick : recency.tick(id, WordClass::B));
+    node.used = any_prefix_ ? ~Recency::age(horizon_, node.tick) : node.states_used;
     node.below = none_u32;
-    node.h = usable_slots(h), node.b = usable_slots(b);
+    node.h = h.usable_slots(), node.b = b.usable_slots();
     node.flags = kLive;
     if (h.pins() != 0) node.set(kPinnedH);
     if (b.pins() != 0) node.set(kPinnedB);

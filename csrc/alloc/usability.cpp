@@ -8,11 +8,9 @@
 namespace hkv {
 namespace {
 
-// Class, then age, then what ends later first.
-std::uint64_t rank_of(EvictionClass of, std::uint32_t used, std::uint64_t end_units) {
-  const std::uint64_t last = (std::uint64_t{1} << 30) - 1;
-  return static_cast<std::uint64_t>(of) << 62 | std::uint64_t{used} << 30 |
-         (last - std::min(end_units, last));
+// Class, then age, then what ends later first (ends fit: recency.h).
+std::uint64_t rank_of(EvictionClass of, std::uint32_t used, std::uint32_t end) {
+  return static_cast<std::uint64_t>(of) << 62 | std::uint64_t{used} << 30 | (Recency::end_max - end);
 }
 EvictionClass class_of(std::uint64_t rank) { return static_cast<EvictionClass>(rank >> 62); }
 
@@ -123,26 +121,30 @@ class Usability : public EvictionPolicy {
                           : which == history_list ? standing_.evictable_history(i)
                                                   : can_go_whole(store_, id);
       if (!may_go) continue;
-      const std::uint32_t tick = tick_of(which, id);
-      list.add(rank(which, i, tick), i, tick);
+      list.add(rank(which, i), i, tick_read(which, i));
     }
     list.end();
   }
 
-  std::uint64_t rank(int which, std::uint32_t i, std::uint32_t tick) const {
-    const DescriptorId id{i};
-    const auto end = static_cast<std::uint64_t>(store_.recency().end(id) + layout_.unit_tokens - 1) /
-                     static_cast<std::uint64_t>(layout_.unit_tokens);
-    std::uint32_t used = ~Recency::age(standing_.horizon(), tick);
+  // As the pass read it: what was used since is passed over.
+  std::uint32_t tick_read(int which, std::uint32_t i) const {
+    if (which == history_list) return standing_.tick(i, WordClass::H);
+    return which >= 0 ? standing_.tick(i, WordClass::B) : tick_of(which, DescriptorId{i});
+  }
+
+  std::uint64_t rank(int which, std::uint32_t i) const {
+    const std::uint32_t end = standing_.end(i);
     if (which >= 0) {
       const EvictionClass of = standing_.of_state(i, which);
-      if (of == EvictionClass::Tail) used = std::max(used, standing_.tail_used(i));
-      return rank_of(of, used, end);
+      const std::uint32_t used = standing_.states_used(i);
+      return rank_of(of, of == EvictionClass::Tail ? std::max(used, standing_.tail_used(i)) : used, end);
     }
+    if (which == history_list) return rank_of(standing_.of_history(i), standing_.used(i), end);
+    const DescriptorId id{i};
     if (store_.is_directory(id)) return 0;
-    if (which == history_list || !store_[id].word(WordClass::H).no_phase())
+    if (!store_[id].word(WordClass::H).no_phase())
       return rank_of(standing_.of_history(i), standing_.used(i), end);
-    return rank_of(best_of_states(i), used, end);
+    return rank_of(best_of_states(i), standing_.states_used(i), end);
   }
 
   // Descriptors without history, where descriptors are short: worth what their most useful page is.

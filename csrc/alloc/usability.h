@@ -27,7 +27,7 @@
 
 namespace hkv {
 
-// Where each descriptor stands, as read in one pass. Memory: 40 bytes a descriptor, taken at the first pass.
+// Where each descriptor stands, as read in one pass. Memory: 44 bytes a descriptor, taken at the first pass.
 class Standing {
  public:
   Standing(const Layout& layout, const BlockStore& store);
@@ -49,6 +49,13 @@ class Standing {
   void take(std::uint32_t id);
   // Tokens of stranded history.
   std::int64_t stranded_tokens() const;
+  // The tick, as read, of a descriptor that holds history, or states.
+  std::uint32_t tick(std::uint32_t id, WordClass which) const {
+    return which == WordClass::H ? nodes_[id].tick : horizon_ - ~nodes_[id].states_used;
+  }
+  // When its pages of states themselves were used last: the greater the later.
+  std::uint32_t states_used(std::uint32_t id) const { return nodes_[id].states_used; }
+  std::uint32_t end(std::uint32_t id) const { return nodes_[id].end; }
   std::uint32_t horizon() const { return horizon_; }
   bool evictable_history(std::uint32_t id) const { return nodes_[id].h != 0 && !nodes_[id].is(kPinnedH); }
   bool evictable_state(std::uint32_t id, int slot) const {
@@ -71,6 +78,7 @@ class Standing {
   struct Node {
     std::uint32_t parent, tag;  // parent: none_u32 where unknown or gone
     std::uint32_t end;          // tokens
+    std::uint32_t tick;         // of H, as read
     std::uint32_t used, states_used;
     std::uint32_t tail_used;   // latest states_used of the targets behind it within reach
     std::uint32_t kids, tips;  // nodes and tips that continue it

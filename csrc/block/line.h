@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One bucket line of the table: seven 64-bit slots and a sticky overflow flag, and its scan for a tag.
+// One bucket line of the table: seven 64-bit slots and a count of keys that went past it, and its scan for a tag.
 //
 // Thread safety: slots are atomics; the scan reads each slot once, as a hint. The descriptor decides.
 #pragma once
@@ -48,12 +48,13 @@ struct alignas(cache_line_bytes) Line {
   static constexpr int slots = 7;
 #endif
   Atom<std::uint64_t> slot[slots];
-  Atom<std::uint64_t> overflowed;  // 1 once a key found every slot taken; never 0 again
+  // Keys that found every slot taken and stand in a line behind this one, or are about to; below 2^32.
+  Atom<std::uint64_t> passed;
 
   // Empties the line. Requires: no other call in flight.
   void reset() {
     for (auto& s : slot) s.store(0);
-    overflowed.store(0);
+    passed.store(0);
   }
 
   // Bit i: slot i is final and has the tag. Progress: wait-free.
@@ -65,7 +66,7 @@ struct alignas(cache_line_bytes) Line {
     const auto* pairs = reinterpret_cast<const __m128*>(this);
     __m128 pair[4];
     for (int i = 0; i < 4; ++i) asm volatile("movaps %1, %0" : "=x"(pair[i]) : "m"(pairs[i]));
-    // Dword 2i+1 is the upper half of slot i; the eighth is the flag's, which is no tag's.
+    // Dword 2i+1 is the upper half of slot i; the eighth is the count's, which is no tag's.
     const __m128i want = _mm_set1_epi32(static_cast<int>(Slot::upper(tag)));
     const __m128i low = _mm_castps_si128(_mm_shuffle_ps(pair[0], pair[1], 0xDD));
     const __m128i high = _mm_castps_si128(_mm_shuffle_ps(pair[2], pair[3], 0xDD));

@@ -61,6 +61,8 @@ class PagePool {
   }
   void reset() { ids_.reset(); }
   void give_back(PageId page) { ids_.give_back(index(page)); }
+  // Gives pages back by their indices, neighbours together. Requires: the caller owns them. Progress: wait-free.
+  void give_back_some(std::span<const std::uint32_t> pages) { ids_.give_back_some(pages); }
 
   PageRecord& operator[](PageId page) { return records_[index(page)]; }
   const PageRecord& operator[](PageId page) const { return records_[index(page)]; }

@@ -77,12 +77,22 @@ inline HKV_TRANSITIONS_ARE std::array transitions = {
     Transition{Phase::Retiring, Event::Finish, Phase::Absent, PinRule::ZeroOnly, true},
 };
 
+namespace phase_detail {
+constexpr auto make_rows() {
+  std::array<std::array<std::int8_t, event_count>, phase_count> rows{};
+  for (auto& of_phase : rows) of_phase.fill(-1);
+  for (std::size_t i = transitions.size(); i-- > 0;)
+    rows[static_cast<std::size_t>(transitions[i].from)][static_cast<std::size_t>(transitions[i].event)] =
+        static_cast<std::int8_t>(i);
+  return rows;
+}
+inline HKV_TRANSITIONS_ARE auto rows = make_rows();  // by phase and event: where the row stands; -1: nowhere
+}  // namespace phase_detail
+
 // The row for (from, event), or nullptr where the transition is illegal.
 constexpr const Transition* find_transition(Phase from, Event event) {
-  for (const Transition& row : transitions) {
-    if (row.from == from && row.event == event) return &row;
-  }
-  return nullptr;
+  const int row = phase_detail::rows[static_cast<int>(from)][static_cast<int>(event)];
+  return row < 0 ? nullptr : &transitions[static_cast<std::size_t>(row)];
 }
 
 // A page in such a phase may be pinned and read.

@@ -22,6 +22,9 @@ namespace hkv {
 
 class Recency {
  public:
+  static constexpr int end_bits = 30;
+  static constexpr std::uint32_t hit_one = 1u << end_bits, end_max = hit_one - 1;
+
   // Requires: `lines` has so many descriptors and outlives this.
   Recency(std::uint32_t descriptors, Descriptor* lines)
       : of_(new OfDescriptor[descriptors]), lines_(lines), descriptors_(descriptors) {}
@@ -68,8 +71,7 @@ class Recency {
 
  private:
   static constexpr std::uint32_t ahead = 1u << 20;
-  static constexpr int end_bits = 30;
-  static constexpr std::uint32_t hit_one = 1u << end_bits, end_max = hit_one - 1, hits_max = 3u << end_bits;
+  static constexpr std::uint32_t hits_max = 3u << end_bits;
   struct OfDescriptor {
     Hint<std::uint32_t> states_used;  // tick of the last use of B
     Hint<std::uint32_t> end;          // hits in the upper two bits

@@ -112,11 +112,7 @@ class StateIndex {
   }
   // TierOnly, Restoring, ReadyCopy: a record rests in a tier.
   static std::uint32_t tiered(Word w) {
-    std::uint32_t spread = 0;
-    for (const Phase phase : {Phase::TierOnly, Phase::Restoring, Phase::ReadyCopy}) {
-      spread |= word_detail::spread[w.slots_in(phase)];
-    }
-    return spread;
+    return w.spread_in(Phase::TierOnly) | w.spread_in(Phase::Restoring) | w.spread_in(Phase::ReadyCopy);
   }
 
   void set(int kind, DescriptorId id, bool on) {

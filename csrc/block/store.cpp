@@ -119,6 +119,13 @@ bool BlockStore::evict(Key128 key, int group) {
 }
 
 SlotMask BlockStore::evict_at(DescriptorId id, WordClass which, SlotMask wanted) {
+  EvictionRun run;
+  const SlotMask gone = evict_at(id, which, wanted, run);
+  give_back(run);
+  return gone;
+}
+
+SlotMask BlockStore::evict_at(DescriptorId id, WordClass which, SlotMask wanted, EvictionRun& run) {
   Descriptor& d = descriptors_[index(id)];
   const Key128 key = d.key();  // of this life if sight() says so
   for (;;) {
@@ -128,16 +135,31 @@ SlotMask BlockStore::evict_at(DescriptorId id, WordClass which, SlotMask wanted)
     const auto gone = static_cast<SlotMask>(wanted & word.evictable_slots());
     if (gone == 0) return 0;
     PageId pages[Word::slots];
-    int n = 0;
-    for (int slot = 0; slot < Word::slots; ++slot) {
-      if (gone >> slot & 1) pages[n++] = page(id, group_at_[static_cast<int>(which)][slot]);
+    read_pages(id, which, gone, pages);
+    if (!d.try_give_up(which, word, *word.apply(gone, Event::Evict))) continue;
+    run.change.note(which, word_detail::spread[gone]);
+    states_.refresh(id, d, states_.kinds_of(which, gone, false));  // a record in a tier stays
+    const PageId* page = pages;
+    for (std::uint32_t bits = gone; bits != 0; bits &= bits - 1) {
+      const int group = group_at(which, std::countr_zero(bits));
+      run.pages[group][run.count[group]++] = index(*page++);
     }
-    const Word next = *word.apply(gone, Event::Evict);
-    if (!d.try_give_up(which, word, next)) continue;
-    evictable_.changed(which, word, next);
-    give_up_slots(id, key, which, gone, pages);
+    table_.erase_if_empty(id, key);
     return gone;
   }
+}
+
+void BlockStore::give_back(EvictionRun& run) {
+  count_change(run.change, -1);  // before they are free: no page counts twice
+  for (int group = 0; group < group_count(); ++group) {
+    if (run.count[group] != 0) pool(group).give_back_some({run.pages[group].data(), run.count[group]});
+    run.count[group] = 0;
+  }
+}
+
+void BlockStore::read_pages(DescriptorId id, WordClass which, SlotMask gone, PageId* pages) const {
+  for (std::uint32_t bits = gone; bits != 0; bits &= bits - 1)
+    *pages++ = page(id, group_at(which, std::countr_zero(bits)));
 }
 
 bool BlockStore::retire(DescriptorId id, int group) {
@@ -237,10 +259,7 @@ void BlockStore::finish_retiring(DescriptorId id, Key128 key, WordClass which) {
     const SlotMask gone = seen.slots_in(Phase::Retiring);
     if (gone == 0 || seen.pins() != 0) return;
     PageId pages[Word::slots];
-    int n = 0;
-    for (int slot = 0; slot < Word::slots; ++slot) {
-      if (gone >> slot & 1) pages[n++] = page(id, group_at_[static_cast<int>(which)][slot]);
-    }
+    read_pages(id, which, gone, pages);
     if (!d.try_give_up(which, seen, *seen.apply(gone, Event::Finish))) continue;
     give_up_slots(id, key, which, gone, pages);
     return;

@@ -11,6 +11,7 @@
 //  3. Every step refreshes the derived index after its CAS (state_index.h), and adds what it changed to the counts of
 //     evictable pages (evictable.h). A tip directory holds no page: its steps, and its pins, are not counted.
 #pragma once
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,14 @@ struct GroupSlot {
   WordClass which = WordClass::H;
   std::uint8_t slot = 0;
   StateKind kind = StateKind::Compressed;
+};
+
+// What evicting many pages adds up: the pages go back to their pools, and are counted, together.
+struct EvictionRun {
+  static constexpr int most_pages = 64;  // of a group
+  EvictableChange change;
+  std::array<std::array<std::uint32_t, most_pages>, 2 * Word::slots> pages;  // a group
+  std::array<std::uint8_t, 2 * Word::slots> count{};                         // a group
 };
 
 class BlockStore {
@@ -131,6 +140,10 @@ class BlockStore {
   // The same for any of several slots of a word, of whatever key lives at the id, in one CAS.
   // Returns: the slots taken; those that could not go are left out.
   SlotMask evict_at(DescriptorId id, WordClass which, SlotMask wanted);
+  // The same; the pages are free once give_back(run) was called, and count as evictable until then.
+  // Requires: at most EvictionRun::most_pages calls of a class a run.
+  SlotMask evict_at(DescriptorId id, WordClass which, SlotMask wanted, EvictionRun& run);
+  void give_back(EvictionRun& run);
   // Pages of a group that could be evicted now. Exact when idle; else near the truth. Progress: wait-free.
   std::int64_t evictable(int group) const { return evictable_.read(slots_[group].which, slots_[group].slot); }
   // No new pins on (id, group) from now on; the page goes with the last pin. Returns: false where the
@@ -202,6 +215,8 @@ class BlockStore {
   void set_page(DescriptorId id, int group, PageId page);
   void count_change(EvictableChange& change, int sign);
   void give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone, const PageId* pages);
+  // The page ids of the slots in `gone`, in their order.
+  void read_pages(DescriptorId id, WordClass which, SlotMask gone, PageId* pages) const;
   void finish_retiring(DescriptorId id, Key128 key, WordClass which);
 
   IdPool ids_;

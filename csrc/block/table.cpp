@@ -2,13 +2,14 @@
 #include "block/table.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace hkv {
 
 void Table::find_batch(const Key128* keys, std::size_t stride, std::size_t count, Sighting* out) const {
   // Three stages, one group of keys apart: fetch the lines; find the tags and fetch their descriptors; read
   // those. A group is as long as hides one memory latency per stage (bench/lookup.cpp measures it). Keys
-  // whose first line overflowed wait with their second line under way, or each would be a latency of its own.
+  // that may have gone past their first line wait with their second line under way, or each would be a latency of its own.
   constexpr std::size_t group = 16;
   constexpr DescriptorId waits{none_u32 - 1};
   DescriptorId candidate[2][group];
@@ -31,8 +32,8 @@ void Table::find_batch(const Key128* keys, std::size_t stride, std::size_t count
           // The slot may have moved on since: the descriptor it names then decides all the same.
           id = Slot(line.slot[std::countr_zero(bits)].load()).id();
           __builtin_prefetch(&descriptors_[index(id)]);
-        } else if (line.overflowed.load() != 0) [[unlikely]] {
-          __builtin_prefetch(&lines_[candidate_line(key, 1)]);
+        } else if (line.passed.load() != 0) [[unlikely]] {
+          __builtin_prefetch(&lines_[second_line(key)]);
           waiting[n_waiting++] = i;
           id = waits;
         }
@@ -68,7 +69,7 @@ void Table::find_waiting(const Key128* keys, std::size_t stride, const std::size
                          std::size_t count, Sighting* out) const {
   for (std::size_t i = 0; i < count; ++i) {
     const Key128 key = keys[waiting[i] * stride];
-    const Line& line = lines_[candidate_line(key, 1)];
+    const Line& line = lines_[second_line(key)];
     const unsigned bits = line.match(Slot::tag_of(key));
     if (bits != 0)
       __builtin_prefetch(&descriptors_[index(Slot(line.slot[std::countr_zero(bits)].load()).id())]);
@@ -77,29 +78,41 @@ void Table::find_waiting(const Key128* keys, std::size_t stride, const std::size
 }
 
 Sighting Table::find_beyond(Key128 key) const {
-  for (int i = 1; i < candidates(); ++i) {
-    const Line& line = lines_[candidate_line(key, i)];
+  Candidates at_line(*this, key);
+  while (at_line.next()) {
+    const Line& line = lines_[at_line.line()];
     const Sighting seen = find_in(line, key);
-    if (seen.found() || line.overflowed.load() == 0) return seen;
+    if (seen.found() || line.passed.load() == 0) return seen;
   }
   return {};
 }
 
 bool Table::place_tentative(Key128 key, Slot slot, Position& where) {
-  for (int choice = 0; choice < candidates(); ++choice) {
-    const std::uint32_t at_line = candidate_line(key, choice);
+  Candidates at_line(*this, key);
+  do {
+    Line& line = lines_[at_line.line()];
     for (int i = 0; i < Line::slots; ++i) {
-      std::uint64_t empty = lines_[at_line].slot[i].load();
+      std::uint64_t empty = line.slot[i].load();
       // (12) seq_cst-CAS synchronizes-with (13)
-      if (empty == 0 && lines_[at_line].slot[i].compare_exchange(empty, slot.bits(), at(12, seq_cst))) {
-        where = {at_line, i};
+      if (empty == 0 && line.slot[i].compare_exchange(empty, slot.bits(), at(12, seq_cst))) {
+        where = {at_line.line(), i};
         return true;
       }
     }
-    // (25) seq_cst-store orders-with (26)
-    if (choice + 1 < candidates()) lines_[at_line].overflowed.store(1, at(25, seq_cst));
-  }
+    // (25) seq_cst-RMW orders-with (26)
+    line.passed.fetch_add(1, at(25, seq_cst));
+  } while (at_line.next());
+  uncount(key, none_u32);
   return false;
+}
+
+// Takes back what placing in that line counted; none_u32: in none. The slot is empty again.
+void Table::uncount(Key128 key, std::uint32_t line) {
+  Candidates at_line(*this, key);
+  do {
+    if (at_line.line() == line) return;
+    lines_[at_line.line()].passed.fetch_sub(1);
+  } while (at_line.next());
 }
 
 Table::Scan Table::scan_line(std::uint32_t at_line, Key128 key, Position mine, DescriptorId& found) {
@@ -132,19 +145,19 @@ Table::Scan Table::scan_line(std::uint32_t at_line, Key128 key, Position mine, D
 }
 
 Table::Scan Table::scan(Key128 key, Position mine, DescriptorId& found) {
-  for (int i = 0; i < candidates(); ++i) {
-    const std::uint32_t at_line = candidate_line(key, i);
-    const Scan result = scan_line(at_line, key, mine, found);
+  Candidates at_line(*this, key);
+  do {
+    const Scan result = scan_line(at_line.line(), key, mine, found);
     if (result != Scan::Alone) return result;
     // (26) seq_cst-load orders-with (25)
-    if (lines_[at_line].overflowed.load(at(26, seq_cst)) == 0) break;
-  }
+  } while (lines_[at_line.line()].passed.load(at(26, seq_cst)) != 0 && at_line.next());
   return Scan::Alone;
 }
 
-void Table::withdraw(Position where, Slot slot, DescriptorId id) {
+void Table::withdraw(Key128 key, Position where, Slot slot, DescriptorId id) {
   std::uint64_t expected = slot.bits();
   lines_[where.line].slot[where.slot].compare_exchange(expected, 0);  // lost where another removed it
+  uncount(key, where.line);
   (*this)[id].withdraw();
   ids_.give_back(index(id));
 }
@@ -166,11 +179,11 @@ Placement Table::get_or_insert(Key128 key) {
       result = scan(key, where, found);
     } while (result == Scan::Again);
     if (result == Scan::Final) {
-      withdraw(where, slot, id);
+      withdraw(key, where, slot, id);
       return {Placed::Found, found};
     }
     if (result == Scan::Lower) {
-      withdraw(where, slot, id);
+      withdraw(key, where, slot, id);
       return {Placed::Private, no_descriptor};
     }
     std::uint64_t expected = slot.bits();
@@ -179,6 +192,7 @@ Placement Table::get_or_insert(Key128 key) {
       (*this)[id].settle(tentative);
       return {Placed::Inserted, id};
     }
+    uncount(key, where.line);  // another removed it
   }
   (*this)[id].withdraw();  // every candidate line is full
   ids_.give_back(taken);
@@ -186,15 +200,37 @@ Placement Table::get_or_insert(Key128 key) {
 }
 
 void Table::clear_slot(DescriptorId id, Key128 key) {
-  for (int choice = 0; choice < candidates(); ++choice) {
-    Line& line = lines_[candidate_line(key, choice)];
+  Candidates at_line(*this, key);
+  do {
+    Line& line = lines_[at_line.line()];
     for (int i = 0; i < Line::slots; ++i) {
       std::uint64_t bits = line.slot[i].load();
       if (bits == 0 || Slot(bits).id() != id || Slot(bits).tentative()) continue;
-      if (line.slot[i].compare_exchange(bits, 0)) return;
+      if (!line.slot[i].compare_exchange(bits, 0)) continue;
+      uncount(key, at_line.line());
+      return;
+    }
+  } while (at_line.next());
+  HKV_CHECK(!"a final slot is cleared by its eraser alone");
+}
+
+bool Table::counts_hold() const {
+  std::vector<std::uint64_t> passed(line_count_);
+  for (std::uint32_t line = 0; line < line_count_; ++line) {
+    for (const auto& bits : lines_[line].slot) {
+      const Slot slot(bits.load());
+      if (slot.empty()) continue;
+      const Key128 key = (*this)[slot.id()].key();
+      for (Candidates at_line(*this, key); at_line.line() != line;) {
+        ++passed[at_line.line()];
+        if (!at_line.next()) return false;  // a slot where its key has no place
+      }
     }
   }
-  HKV_CHECK(!"a final slot is cleared by its eraser alone");
+  for (std::uint32_t line = 0; line < line_count_; ++line) {
+    if (lines_[line].passed.load() != passed[line]) return false;
+  }
+  return true;
 }
 
 // Two threads may come here for one id, and a claimer may be between its CAS on B and its CAS on H.

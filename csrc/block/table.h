@@ -5,14 +5,16 @@
 // A key stands in the first of its candidate lines that had a free slot. Two candidates would not do: at a
 // load of 0.6 one key in a hundred would find both full after some turnover, and one block that cannot be
 // found cuts every prefix behind it. With eight at a load of 0.4 it is less than one in 10^9, a hit still
-// reads 1.01 lines on average, and most misses one: a line that never overflowed ends the search.
+// reads 1.01 lines on average, and most misses one: a line that no key went past ends the search. Each line counts
+// the keys that did, and the count goes down as they go: a flag that stays would be set everywhere in the end, and
+// each miss of an old table would read eight lines.
 //
 // Thread safety: every operation on any thread at any time.
 // Invariants:
 //  1. At most one final slot names a live descriptor of a key. Why: an inserter puts a tentative slot
-//     in, then reads every line that may hold the key: candidates up to the first that never overflowed.
-//     The flag (25), insert CAS (12) and those reads (13, 26) are seq_cst, so of two inserters of one key
-//     at least one sees the other's slot (or its flag on the way there), and the positions of the two
+//     in, then reads every line that may hold the key: candidates up to the first that no key went past.
+//     The count (25), insert CAS (12) and those reads (13, 26) are seq_cst, so of two inserters of one key
+//     at least one sees the other's slot (or its count on the way there), and the positions of the two
 //     decide who yields:
 //     a final slot wins; of two tentative ones the lower position wins, because the higher withdraws
 //     and the lower removes the higher, whose finalising CAS then fails.
@@ -24,8 +26,11 @@
 //  3. A final slot is cleared by the eraser of its life alone: the one whose CAS leaves B empty under a
 //     closed H. Why exactly one: see erase_if_empty().
 //  4. A slot is a hint. The key in the descriptor, read within one life (descriptor.h invariant 1), decides.
+//  5. A line's count is at least the number of slots behind it whose keys went past it. Why: who places a slot counts
+//     first, and takes that back only after the slot is empty again: the eraser of the life, or the inserter who
+//     withdrew or found its slot removed. A stopped inserter leaves a count too high: a line more to read, no more.
 // Edges: (12) insert CAS -> (13) scan: who sees the slot sees the key and the opened words behind it;
-// (25) flag -> (26) scan: who does not see the flag inserted before it was set.
+// (25) count -> (26) scan: who does not see the count inserted before it was moved.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -65,11 +70,11 @@ class Table {
 
   Descriptor& operator[](DescriptorId id) const { return descriptors_[index(id)]; }
 
-  // Looks a key up. Stores nothing. A miss reads one line unless that line ever overflowed.
+  // Looks a key up. Stores nothing. A miss reads one line unless some key went past it.
   // Progress: wait-free.
   Sighting find(Key128 key) const {
     Sighting seen = find_in(lines_[first_line(key)], key);
-    if (!seen.found() && lines_[first_line(key)].overflowed.load() != 0) [[unlikely]]
+    if (!seen.found() && lines_[first_line(key)].passed.load() != 0) [[unlikely]]
       seen = find_beyond(key);
     return seen;
   }
@@ -97,21 +102,38 @@ class Table {
   SlotMask claim_h(DescriptorId id, Key128 key, SlotMask wanted, Event event, bool& lives);
 
   std::uint32_t line_count() const { return line_count_; }
+  // Whether each line counts exactly the live keys that went past it. Requires: idle.
+  bool counts_hold() const;
 
  private:
   static std::uint32_t scale(std::uint64_t hash, std::uint32_t n) {
     return static_cast<std::uint32_t>((hash >> 32) * n >> 32);
   }
   std::uint32_t first_line(Key128 key) const { return scale(key.lo, line_count_); }
-  // The lines a key may stand in, in this order; the next one is used only when all before it are full.
-  static constexpr int candidate_lines = 8;
-  int candidates() const {
-    return line_count_ < candidate_lines ? static_cast<int>(line_count_) : candidate_lines;
-  }
-  std::uint32_t candidate_line(Key128 key, int which) const {
-    const std::uint64_t stride = line_count_ == 1 ? 0 : 1 + scale(key.hi, line_count_ - 1);
-    return static_cast<std::uint32_t>((first_line(key) + stride * static_cast<std::uint64_t>(which)) %
-                                      line_count_);
+  // The lines a key may stand in, each once, in this order; the next one is used only when all before it are full.
+  class Candidates {
+   public:
+    Candidates(const Table& table, Key128 key)
+        : lines_(table.line_count_),
+          first_(table.first_line(key)),
+          stride_(lines_ == 1 ? 0 : 1 + scale(key.hi, lines_ - 1)),
+          line_(first_) {}
+    std::uint32_t line() const { return line_; }
+    // Goes on to the next one. Returns: whether there is one.
+    bool next() {
+      line_ = line_ < lines_ - stride_ ? line_ + stride_ : line_ - (lines_ - stride_);
+      return ++n_ < candidate_lines && line_ != first_;
+    }
+
+   private:
+    static constexpr int candidate_lines = 8;
+    std::uint32_t lines_, first_, stride_, line_;
+    int n_ = 0;
+  };
+  std::uint32_t second_line(Key128 key) const {
+    Candidates at_line(*this, key);
+    at_line.next();
+    return at_line.line();
   }
   // The candidates after the first. Keys in a batch wait for theirs until so many do.
   static constexpr std::size_t max_waiting = 16;
@@ -141,7 +163,8 @@ class Table {
   bool place_tentative(Key128 key, Slot slot, Position& where);
   Scan scan(Key128 key, Position mine, DescriptorId& found);
   Scan scan_line(std::uint32_t line, Key128 key, Position mine, DescriptorId& found);
-  void withdraw(Position where, Slot slot, DescriptorId id);
+  void withdraw(Key128 key, Position where, Slot slot, DescriptorId id);
+  void uncount(Key128 key, std::uint32_t line);
   void clear_slot(DescriptorId id, Key128 key);
 
   Line* lines_;

@@ -36,6 +36,13 @@ constexpr std::array<std::uint32_t, 256> make_spread() {
   return table;
 }
 inline constexpr std::array<std::uint32_t, 256> spread = make_spread();
+// The slots of a spread, which has no other bits.
+constexpr SlotMask slots_of(std::uint32_t spread_bits) {
+  std::uint32_t mask = 0;
+  for (std::uint32_t bits = spread_bits; bits != 0; bits &= bits - 1)
+    mask |= 1u << std::countr_zero(bits) / 3;
+  return static_cast<SlotMask>(mask);
+}
 }  // namespace word_detail
 
 class Word {
@@ -83,30 +90,21 @@ class Word {
     const auto p = static_cast<std::uint32_t>(bits_ & phase_mask);
     return pins() != 0 ? 0 : p >> 2 & ~(p >> 1) & every_slot;
   }
-  constexpr SlotMask evictable_slots() const {
-    SlotMask mask = 0;
-    for (std::uint32_t bits = evictable_spread(); bits != 0; bits &= bits - 1)
-      mask = static_cast<SlotMask>(mask | 1u << std::countr_zero(bits) / 3);
-    return mask;
-  }
+  constexpr SlotMask usable_slots() const { return word_detail::slots_of(usable_spread()); }
+  constexpr SlotMask evictable_slots() const { return word_detail::slots_of(evictable_spread()); }
   constexpr bool usable(SlotMask required) const {
     const std::uint32_t need = word_detail::spread[required];
     return (usable_spread() & need) == need;
   }
   constexpr bool usable_slot(int slot) const { return usable_spread() >> (3 * slot) & 1; }
   constexpr bool known_slot(int slot) const { return known_spread() >> (3 * slot) & 1; }
-  constexpr bool any(Phase phase) const {  // all slots at once: unpin asks this every time
+  constexpr std::uint32_t spread_in(Phase phase) const {  // all slots at once: unpin asks this every time
     const auto p = static_cast<std::uint32_t>(bits_ & phase_mask);
     const auto v = static_cast<std::uint32_t>(phase);
-    return ((v & 1 ? p : ~p) & (v & 2 ? p >> 1 : ~(p >> 1)) & (v & 4 ? p >> 2 : ~(p >> 2)) & every_slot) != 0;
+    return (v & 1 ? p : ~p) & (v & 2 ? p >> 1 : ~(p >> 1)) & (v & 4 ? p >> 2 : ~(p >> 2)) & every_slot;
   }
-  constexpr SlotMask slots_in(Phase phase) const {
-    SlotMask mask = 0;
-    for (int slot = 0; slot < slots; ++slot) {
-      if (this->phase(slot) == phase) mask = static_cast<SlotMask>(mask | 1u << slot);
-    }
-    return mask;
-  }
+  constexpr bool any(Phase phase) const { return spread_in(phase) != 0; }
+  constexpr SlotMask slots_in(Phase phase) const { return word_detail::slots_of(spread_in(phase)); }
 
   // Requires: pins() + n <= pins_max.
   constexpr Word pinned(std::uint32_t n) const { return Word(bits_ + n * pin_one); }
@@ -120,8 +118,8 @@ class Word {
     if (!live()) return std::nullopt;
     std::uint64_t bits = bits_;
     bool gives_up = false;
-    for (int slot = 0; slot < slots; ++slot) {
-      if (!(mask >> slot & 1)) continue;
+    for (std::uint32_t left = mask; left != 0; left &= left - 1) {
+      const int slot = std::countr_zero(left);
       const Transition* row = find_transition(phase(slot), event);
       if (row == nullptr || (row->pins == PinRule::ZeroOnly && pins() != 0)) return std::nullopt;
       bits = (bits & ~(std::uint64_t{7} << (3 * slot))) | static_cast<std::uint64_t>(row->to) << (3 * slot);

@@ -117,16 +117,15 @@ void HybridCache::publish_blocks(Ticket& ticket, std::int64_t upto) {
     if (!hand.live_group) unit = std::min(unit, (hand.next_publish + 1) * layout_.groups[g].block_units);
   }
   PublishRun run;
-  for (; unit <= end; unit += record_units_ - unit % record_units_) {
+  for (; unit <= end; unit += record_units_) {
     if (unit + publish_ahead * record_units_ <= end)
       store_.table().prefetch(ticket.keys.key(unit + publish_ahead * record_units_ - 1));
     ClaimedUnit claimed{unit, {}};
     for (int g = 0; g < store_.group_count(); ++g) {
-      const std::int64_t block_units = layout_.groups[g].block_units;
       Ticket::Hand& hand = ticket.hands[g];
-      const std::int64_t block = unit / block_units - 1;
-      if (hand.live_group || unit % block_units != 0 || block < hand.next_publish) continue;
-      hand.next_publish = block + 1;
+      const std::int64_t block = hand.next_publish;
+      if (hand.live_group || (block + 1) * layout_.groups[g].block_units != unit) continue;
+      ++hand.next_publish;
       if (hand.blocks[static_cast<std::size_t>(block - hand.base)].hold != Ticket::Hold::Private) continue;
       const GroupSlot& at = store_.slot_of(g);
       SlotMask& mask = claimed.wanted[static_cast<int>(at.which)];
@@ -205,14 +204,13 @@ void HybridCache::abort_slots(DescriptorId id, Key128 key, WordClass which, Slot
   }
 }
 
-// The ticket's own blocks among those claimed.
+// The ticket's own blocks among those claimed: of each group the one that was offered last.
 template <class What>
 void HybridCache::for_each_block(Ticket& ticket, const ClaimedUnit& claimed, What&& what) {
   for (std::uint32_t bits = claimed.mine; bits != 0; bits &= bits - 1) {
     const int group = store_.group_at(claimed.which, std::countr_zero(bits));
     Ticket::Hand& hand = ticket.hands[group];
-    const std::int64_t block = claimed.unit / layout_.groups[group].block_units - 1;
-    what(group, hand.blocks[static_cast<std::size_t>(block - hand.base)]);
+    what(group, hand.blocks[static_cast<std::size_t>(hand.next_publish - 1 - hand.base)]);
   }
 }
 

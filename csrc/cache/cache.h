@@ -396,7 +396,7 @@ class HybridCache {
   void hold_ready(Fill& fill);
   void let_ready_go(Fill& fill, bool used);
   bool descriptors_can_go(std::int64_t wanted);
-  std::int64_t retire(const Victim& victim, int pool, bool& any);
+  std::int64_t retire(const Victim& victim, int pool, bool& any, EvictionRun& run);
   std::int64_t node_before(std::int64_t unit) const;
   void link(DescriptorId id, Key128 parent_key, DescriptorId parent);
   bool linked(DescriptorId id, Key128 parent_key) const;

@@ -84,7 +84,8 @@ bool HybridCache::descriptors_can_go(std::int64_t wanted) {
 
 std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
   if (policy_ == nullptr) return 0;
-  std::array<Victim, 64> victims;
+  std::array<Victim, EvictionRun::most_pages> victims;
+  EvictionRun run;
   std::int64_t freed = 0;
   for (int fruitless = 0; freed < wanted && fruitless < fruitless_rounds; ++fruitless) {
     const auto some = static_cast<std::size_t>(std::min<std::int64_t>(wanted - freed, victims.size()));
@@ -98,16 +99,17 @@ std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
     for (std::size_t i = 0; i < chosen; ++i) store_.table().prefetch(store_[victims[i].id].key());
     for (std::size_t i = 0; i < chosen; ++i) {
       bool gone = false;
-      freed += retire(victims[i], group, gone);
+      freed += retire(victims[i], group, gone, run);
       if (gone) fruitless = -1;
     }
+    store_.give_back(run);
   }
   return freed;
 }
 
 // Returns: pages of the pool that are free now; of descriptor_pool: descriptors. What was pinned meanwhile stays, and
 // so do the states of history that stays.
-std::int64_t HybridCache::retire(const Victim& victim, int pool, bool& any) {
+std::int64_t HybridCache::retire(const Victim& victim, int pool, bool& any, EvictionRun& run) {
   Descriptor& d = store_[victim.id];
   if (store_.is_directory(victim.id)) {
     unfile_directory(d.key());
@@ -117,9 +119,9 @@ std::int64_t HybridCache::retire(const Victim& victim, int pool, bool& any) {
   const bool tip = store_.recency().end(victim.id) % layout_.unit_tokens != 0;
   SlotMask gone[2] = {0, 0};
   const bool history = victim.h != 0 && !d.word(WordClass::H).no_phase();
-  if (history) gone[0] = store_.evict_at(victim.id, WordClass::H, victim.h);
+  if (history) gone[0] = store_.evict_at(victim.id, WordClass::H, victim.h, run);
   if (victim.b != 0 && (gone[0] != 0 || !history))
-    gone[1] = store_.evict_at(victim.id, WordClass::B, victim.b);
+    gone[1] = store_.evict_at(victim.id, WordClass::B, victim.b, run);
   any = (gone[0] | gone[1]) != 0;
   std::int64_t freed = 0;
   for (int g = 0; g < store_.group_count(); ++g) {
@@ -156,6 +158,7 @@ HybridCache::EvictionCounts HybridCache::eviction_counts() {
 // The last unit at or before this one at which history is recorded; where there is none, a step. 0: the beginning.
 std::int64_t HybridCache::node_before(std::int64_t unit) const {
   if (layout_.probe_units == 0) return unit / layout_.step_units * layout_.step_units;
+  if (one_prefix_block_) return unit / layout_.probe_units * layout_.probe_units;
   const auto recorded = [&](std::int64_t at) {
     return std::any_of(layout_.groups.begin(), layout_.groups.end(),
                        [&](const Group& g) { return g.prefix() && at % g.block_units == 0; });

@@ -100,6 +100,7 @@ HKV_TEST("every mutation of every row is noticed") {
   const auto check = [&](const Transition& mutant, std::size_t row) {
     transitions = saved;
     transitions[row] = mutant;
+    phase_detail::rows = phase_detail::make_rows();
     ++mutations;
     const bool killed = !conforms();
     noticed += killed;
@@ -127,6 +128,7 @@ HKV_TEST("every mutation of every row is noticed") {
     check(mutant, row);
   }
   transitions = saved;
+  phase_detail::rows = phase_detail::make_rows();
   EXPECT(conforms());
   EXPECT_EQ(noticed, mutations);
   EXPECT_EQ(mutations, static_cast<int>(saved.size()) * (7 + 7 + 14 + 1 + 1));

@@ -179,6 +179,7 @@ class World : public Program {
     }
     HKV_MUST(store.verify() == no_descriptor);
     HKV_MUST(store.ids().summary_holds());
+    HKV_MUST(store.table().counts_hold());
     for (std::uint32_t i = 0; i < store.blocks(); ++i) {
       const DescriptorId id{i};
       const Word h = store[id].word(WordClass::H), b = store[id].word(WordClass::B);
