@@ -62,4 +62,22 @@ BUGS = [
         "sim.fills_test",
         "last reset",
     ),
+    Bug(
+        "directory victim not looked at again",
+        "a directory chosen to make room is emptied although its line is a unit's by now",
+        "csrc/cache/tips.cpp",
+        "if (!directory.found() || !store_.is_directory(directory.id)) return;",
+        "if (!directory.found()) return;",
+        "sim.fills_test",
+        "directory",
+    ),
+    Bug(
+        "tip evicted by its own filing",
+        "a tip that comes back is taken for the one whose place it gets",
+        "csrc/cache/tips.cpp",
+        "if (lives && store_.is_tip_of(",
+        "if (there != no_entry && store_.is_tip_of(",
+        "stress.tips_test",
+        "comes back",
+    ),
 ]

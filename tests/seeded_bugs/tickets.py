@@ -49,8 +49,8 @@ BUGS = [
         "window freed one step early",
         "a window block goes a token before the last one that reads it",
         ADVANCE,
-        "needed_blocks(group.coverage, layout_.block_tokens(group), upto).from,",
-        "needed_blocks(group.coverage, layout_.block_tokens(group), upto + 1).from,",
+        "needed_blocks(group.coverage, block_tokens, upto).from,",
+        "needed_blocks(group.coverage, block_tokens, upto + 1).from,",
         MODEL,
         "with room",
     ),
@@ -113,5 +113,17 @@ BUGS = [
         "                held.add(id(waiting.owner))\n",
         "",
         "tests/python/test_deferred.py::test_effects_of_one_owner_keep_their_order",
+    ),
+    Bug(
+        "free before promised",
+        "a block that slides out is free before the ticket's promise has it back",
+        ADVANCE,
+        "  admission_.gave(ticket.share, group, hand.published_in(hand.first_held, end));\n"
+        "  for (; hand.first_held < end; ++hand.first_held) slide_out(ticket, group, hand.first_held, run);",
+        "  const std::int64_t given = hand.published_in(hand.first_held, end);\n"
+        "  for (; hand.first_held < end; ++hand.first_held) slide_out(ticket, group, hand.first_held, run);\n"
+        "  store_.count_unpins(run.change);\n"
+        "  admission_.gave(ticket.share, group, given);",
+        "sim.tickets_test",
     ),
 ]

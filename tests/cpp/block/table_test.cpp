@@ -196,4 +196,48 @@ HKV_TEST("random inserts and erases agree with a map") {
   }
 }
 
+HKV_TEST("an old table misses as a new one does: lines count only the keys that are past them now") {
+  constexpr std::uint32_t blocks = 4096;
+  World w(Table::lines_for(blocks), blocks);
+  std::mt19937_64 random(5);
+  std::vector<std::pair<DescriptorId, Key128>> all;
+  const auto insert = [&] {
+    const Key128 key{random(), random()};
+    const Placement placed = w.table.get_or_insert(key);
+    if (placed.how == Placed::Inserted) all.emplace_back(placed.id, key);
+  };
+  const auto marked = [&] {
+    int lines = 0;
+    for (std::uint32_t i = 0; i < w.line_count; ++i) lines += w.lines[i].passed.load() != 0;
+    return lines;
+  };
+  while (w.ids.free_count() != 0) insert();
+  EXPECT(w.table.counts_hold());
+  const int young = marked();
+  EXPECT(young > 0 && young < static_cast<int>(w.line_count) / 20);
+  for (int update = 0; update < 100 * static_cast<int>(blocks); ++update) {
+    std::swap(all[random() % all.size()], all.back());
+    w.table.erase_if_empty(all.back().first, all.back().second);
+    all.pop_back();
+    insert();
+  }
+  EXPECT(w.table.counts_hold());
+  EXPECT(marked() < static_cast<int>(w.line_count) / 10);
+  for (const auto& [id, key] : all) {
+    EXPECT_EQ(index(w.table.find(key).id), index(id));
+    w.table.erase_if_empty(id, key);
+  }
+  EXPECT_EQ(marked(), 0);
+}
+
+HKV_TEST("a key that found no place, and a slot where its key has none, are told apart by the counts") {
+  World w(3, 3 * Line::slots + 2);
+  std::uint32_t i = 0;
+  while (w.table.get_or_insert(colliding(i)).how == Placed::Inserted) ++i;
+  EXPECT_EQ(i, 3u * Line::slots);
+  EXPECT(w.table.counts_hold());  // the last one took back what it counted
+  w.lines[1].passed.fetch_add(1);
+  EXPECT(!w.table.counts_hold());
+}
+
 }  // namespace hkv

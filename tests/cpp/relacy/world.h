@@ -49,6 +49,7 @@ struct TableWorld {
       if (!h.live()) RL_ASSERT(descriptors[i].word(WordClass::B).empty());
     }
     RL_ASSERT(ids.free_count() <= blocks);
+    RL_ASSERT(table.counts_hold());
   }
   int lives_of(Key128 key) {
     int n = 0;

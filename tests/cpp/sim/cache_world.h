@@ -19,17 +19,19 @@ class CacheWorld : public World {
   HybridCache& cache;
   const Chain a = chain(1), b = chain(2);
 
-  // A sequence of one unit; the same object each time.
-  static Chain chain(std::uint32_t name) {
-    static std::vector<Chain> made(8);
-    if (made[name] != nullptr) return made[name];
+  // A sequence of one unit, or of a part of one; the same object each time.
+  static Chain chain(std::uint32_t name, std::int64_t tokens = unit) {
+    static std::vector<Chain> made(8 * unit);
+    Chain& chain = made[static_cast<std::size_t>(name * unit + tokens - 1)];
+    if (chain != nullptr) return chain;
     const std::string_view parts[identity_parts] = {"sim", "", "", "", ""};
-    const auto ids = std::make_shared<const std::vector<std::uint32_t>>(static_cast<std::size_t>(unit), name);
+    const auto ids =
+        std::make_shared<const std::vector<std::uint32_t>>(static_cast<std::size_t>(tokens), name);
     TokenView view;
     view.data = reinterpret_cast<const std::byte*>(ids->data());
-    view.count = unit;
+    view.count = tokens;
     view.owner = ids;
-    return made[name] = KeyChain::build(KeyChain::identity_root(unit, parts), unit, view, {});
+    return chain = KeyChain::build(KeyChain::identity_root(unit, parts), unit, view, {});
   }
   static const std::vector<Selection>& everything() {
     static const std::vector<Selection> all(groups, Selection{true, {}});

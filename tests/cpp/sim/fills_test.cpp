@@ -91,8 +91,33 @@ struct LatePublish : CacheWorld {
   }
 };
 
+// A directory without a tip is chosen to make room; by the time it is looked at, its line is a unit's. Guard: the
+// victim's key is looked up again, and what is found must be a directory.
+struct DirectoryVictim : CacheWorld {
+  const Chain tip = chain(3, 2);
+  DirectoryVictim() : CacheWorld(2, 2) {}
+  void before() override {
+    HKV_MUST(fill_all(tip));
+    for (int g = 0; g < groups; ++g) store.retire_of(tip->tip_key(0, 2), g);
+    HKV_MUST(store.ids().free_count() == 1);  // the directory is left
+  }
+  void thread(int self) override {
+    const Busy busy(*this);
+    if (self == 0) {
+      cache.make_room(descriptor_pool, 1);
+    } else {
+      cache.evict(*tip, everything());  // ends the directory
+      fill_all(a);
+      fill_all(b);  // one of the two has its line
+    }
+  }
+};
+
 }  // namespace
 
+HKV_TEST("a directory that is chosen to go may be a unit when it is looked at") {
+  search_interrupted<DirectoryVictim>("directory victim", 2);
+}
 HKV_TEST("find to acquire: a lease holds only what was checked") {
   search_all<FindToAcquire>("match beside evict");
 }

@@ -461,6 +461,19 @@ void search_all(const char* name, Every every = Every::Outcome) {
   search_all(name, [] { return std::make_unique<P>(); }, every);
 }
 
+// Searches whole those executions of a program in which threads are interrupted at most so often.
+template <std::derived_from<Program> P>
+void search_interrupted(const char* name, int preemptions) {
+  constexpr unsigned long budget = 1000000;
+  const auto make = [] { return std::make_unique<P>(); };
+  if (!wanted(name, make)) return;
+  const Result result = explored(make, budget, Every::Outcome, preemptions);
+  if (!result.ok) detail::report(result.fault, result.schedule);
+  EXPECT(result.ok && result.complete);
+  std::printf("     %s: %lu executions, at most %d preemptions\n", name, result.executions, preemptions);
+  std::fflush(stdout);
+}
+
 // Runs random schedules of a program too large to be searched whole; a soak runs 100 times as many.
 template <class Maker>
 void sample(const char* name, Maker make, unsigned long runs) {

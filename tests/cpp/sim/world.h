@@ -245,7 +245,7 @@ class World : public Program {
     for (std::uint32_t i = 0; i < store.blocks(); ++i) {
       const DescriptorId id{i};
       const Word h = store[id].word(WordClass::H), its = store[id].word(at.which);
-      if (!its.live() || !shows_page(its.phase(at.slot))) continue;
+      if (!its.live() || !shows_page(its.phase(at.slot)) || store.is_directory(id)) continue;
       HKV_MUST(h.live());
       const PageId page = store.page(id, group);
       HKV_MUST(index(page) < pool.count());
@@ -263,6 +263,7 @@ class World : public Program {
 
   void check_words(DescriptorId id) {
     Shown& was = before_[index(id)];
+    const bool directory = store.is_directory(id);  // it holds no page
     const Shown now = shown(id);
     for (const WordClass which : {WordClass::H, WordClass::B}) {
       const Word before = was.words[static_cast<int>(which)], word = now.words[static_cast<int>(which)];
@@ -270,7 +271,9 @@ class World : public Program {
       HKV_MUST(moved <= 1);
       for (int group = 0; group < store.group_count(); ++group) {
         const GroupSlot& at = store.slot_of(group);
-        if (at.which != which || moved != 0 || !before.live() || !shows_page(before.phase(at.slot))) continue;
+        if (at.which != which || moved != 0 || !before.live() || !shows_page(before.phase(at.slot)) ||
+            directory)
+          continue;
         HKV_MUST(shows_page(word.phase(at.slot)) && now.key == was.key &&
                  now.pages[group] == was.pages[group]);
       }

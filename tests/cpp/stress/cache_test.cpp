@@ -217,6 +217,7 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
   EXPECT(all.filled > 0 && all.hits > 0 && all.tip_hits > 0 && all.false_hits > 0 && all.evicted > 0);
   BlockStore& store = world.cache.store();
   EXPECT(store.verify() == no_descriptor);
+  EXPECT(store.table().counts_hold());
   for (int g = 0; g < group_count; ++g) {
     const auto census = store.census(g, static_cast<std::uint64_t>(world.cache.private_pages(g)));
     EXPECT_EQ(census.free + census.cached, store.pool(g).count());

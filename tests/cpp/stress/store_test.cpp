@@ -186,6 +186,7 @@ class Worker {
 
 void check_idle(Arena3& w, bool emptied) {
   EXPECT_EQ(index(w.store.verify()), index(no_descriptor));
+  EXPECT(w.store.table().counts_hold());
   for (int g = 0; g < group_count; ++g) {
     const auto census = w.store.census(g, 0);
     EXPECT_EQ(census.free + census.cached, w.store.pool(g).count());

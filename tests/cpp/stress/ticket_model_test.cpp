@@ -319,6 +319,7 @@ void two_threads(std::int64_t pages) {
   EXPECT_EQ(cache.live_leases(), 0);
   EXPECT_EQ(cache.counters().read(kPending), 0);
   EXPECT(cache.store().verify() == no_descriptor);
+  EXPECT(cache.store().table().counts_hold());
   for (int g = 0; g < static_cast<int>(shared.rules.groups.size()); ++g) {
     EXPECT_EQ(cache.private_pages(g), 0);
     const auto census = cache.store().census(g, 0);

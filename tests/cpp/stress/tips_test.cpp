@@ -61,4 +61,72 @@ HKV_TEST("a stale entry that names a directory by now takes nothing from it") {
   EXPECT_EQ(census.free + census.cached, 16u);
 }
 
+namespace {
+
+// Tips below the root of one sequence each.
+struct Tips {
+  HybridCache cache{one_group(), 32, std::vector<Digest16>(1)};
+  const std::vector<Selection> all = std::vector<Selection>(1, Selection{true, {}});
+
+  void publish(const Chain& chain) {
+    cache.publish(*cache.reserve(chain, all, cache.spec_formats(), nullptr), all);
+  }
+  bool take_away(const Chain& chain) {
+    return cache.store().retire_of(chain->tip_key(0, chain->rest_tokens()), 0);
+  }
+  // Whether a match resumes at the tip.
+  bool resumes(const Chain& chain) {
+    Question question;
+    question.keys = chain.get();
+    question.limit = chain->tokens() + 1;
+    question.formats = cache.spec_formats();
+    std::unique_ptr<Lease> lease;
+    cache.match(question, chain, lease);
+    const bool whole = lease != nullptr && lease->tokens == chain->tokens();
+    if (lease != nullptr) {
+      cache.settle(*lease, Settlement::Released);
+      cache.drop(std::move(lease));
+    }
+    return whole;
+  }
+};
+
+}  // namespace
+
+HKV_TEST("a tip that comes back under another id is not taken for the one whose place it gets") {
+  Tips tips;
+  const Chain tip = chain_of("a", {1, 2});
+  for (std::uint32_t turn = 0; turn < 4; ++turn) {
+    const Chain before = chain_of("b", {turn});
+    tips.publish(before);
+    tips.publish(tip);
+    EXPECT(tips.resumes(tip));
+    const DescriptorId id = tips.cache.store().table().find(tip->tip_key(0, 2)).id;
+    EXPECT(tips.take_away(before));  // an id comes free, below the tip's
+    EXPECT(tips.take_away(tip));
+    EXPECT(!tips.resumes(tip));
+    tips.publish(tip);
+    EXPECT(tips.cache.store().table().find(tip->tip_key(0, 2)).id != id);
+    EXPECT(tips.resumes(tip));
+    EXPECT(tips.take_away(tip));
+  }
+}
+
+HKV_TEST("an id that is another tip of the same unit by now has one place") {
+  Tips tips;
+  const Chain first = chain_of("a", {1, 2}), second = chain_of("a", {1, 2, 3});
+  tips.publish(first);
+  const DescriptorId id = tips.cache.store().table().find(first->tip_key(0, 2)).id;
+  EXPECT(tips.take_away(first));
+  tips.publish(second);
+  EXPECT_EQ(index(tips.cache.store().table().find(second->tip_key(0, 3)).id), index(id));
+  std::vector<Chain> more;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    more.push_back(chain_of("a", {20 + i}));
+    tips.publish(more.back());
+  }
+  EXPECT(tips.resumes(second));
+  for (const Chain& chain : more) EXPECT(tips.resumes(chain));
+}
+
 }  // namespace hkv
