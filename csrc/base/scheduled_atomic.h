@@ -19,6 +19,8 @@ enum class Kind : std::uint8_t { Load, Store, Add, Sub, Or, And, Exchange, Cas, 
 // after() tells what the access found and left. Both return at once where no schedule runs.
 void before(const void* atom, Kind kind, bool writes, const std::source_location& where);
 void after(std::uint64_t found, std::uint64_t left);
+// A step of which other threads come first, where they are drawn at random.
+void yield();
 // The number of the thread that runs; 0 outside a schedule.
 std::size_t thread();
 

@@ -200,9 +200,7 @@ void HybridCache::copy_leased_states(Ticket& ticket, const Lease& lease) {
 
 // Takes one page for the ticket, evicting where the pool is short. Returns: whether it could be had.
 bool HybridCache::take_page(Ticket& ticket, int group, PageId& page) {
-  page = store_.pool(group).take();
-  if (page == no_page && make_room(group, 1) > 0) page = store_.pool(group).take();
-  if (page == no_page) return false;
+  if (take_some(group, {&page, 1}) == 0) return false;
   private_pages_[group].fetch_add(1);
   admission_.took(ticket.share, group, 1);
   return true;
@@ -214,17 +212,12 @@ bool HybridCache::take_blocks(Ticket& ticket, int group, std::int64_t end) {
   const auto had = hand.blocks.size();
   const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(0, end - hand.next_grow));
   std::array<PageId, 64> some;
-  std::size_t taken = 0;
-  int tries = 0;
-  while (taken < wanted) {
-    const std::size_t here = std::min(some.size(), wanted - taken);
-    const std::size_t n = store_.pool(group).take_some({some.data(), here});
+  std::size_t taken = 0, n = 1;
+  while (taken < wanted && n > 0) {
+    n = take_some(group, std::span(some).first(std::min(some.size(), wanted - taken)));
     for (std::size_t i = 0; i < n; ++i)
       hand.blocks.push_back({some[i], no_descriptor, Ticket::Hold::Private});
     taken += n;
-    if (n == here) continue;
-    // Others may take what was made free; who asks again and again would starve quietly.
-    if (++tries > take_attempts || make_room(group, static_cast<std::int64_t>(wanted - taken)) == 0) break;
   }
   if (taken < wanted) {
     for (std::size_t i = had; i < hand.blocks.size(); ++i) store_.pool(group).give_back(hand.blocks[i].page);

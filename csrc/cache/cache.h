@@ -344,6 +344,7 @@ class HybridCache {
   bool keeps_state(int group, std::int64_t tokens) const;
   std::int64_t pages_to_grow(const Ticket& ticket, int group, std::int64_t grown,
                              std::span<const std::int64_t> states) const;
+  bool is_room(int group, std::int64_t pages) const;
   int try_grow(Ticket& ticket, std::int64_t grown, std::span<const std::int64_t> states);
   static void note_grown(Ticket& ticket, std::int64_t grown);
   bool grow_group(Ticket& ticket, int group, std::int64_t grown, std::span<const std::int64_t> states);
@@ -395,6 +396,8 @@ class HybridCache {
   void check_room(Fill& fill, std::vector<std::int64_t>& new_units);
   void hold_ready(Fill& fill);
   void let_ready_go(Fill& fill, bool used);
+  std::size_t take_some(int group, std::span<PageId> out);
+  bool await_pages(int group, std::int64_t wanted) const;
   bool descriptors_can_go(std::int64_t wanted);
   std::int64_t retire(const Victim& victim, int pool, bool& any, EvictionRun& run);
   std::int64_t node_before(std::int64_t unit) const;

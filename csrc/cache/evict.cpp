@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "alloc/usability.h"
+#include "base/yield.h"
 #include "cache/cache.h"
 
 namespace hkv {
@@ -10,6 +11,7 @@ namespace {
 
 constexpr int look_back = 64;        // steps, where no history tells what a boundary continues
 constexpr int fruitless_rounds = 8;  // of victims none of which could go: others are faster
+constexpr int await_turns = 1000;    // for pages that others have evicted and not yet given back
 
 }  // namespace
 
@@ -80,6 +82,32 @@ bool HybridCache::descriptors_can_go(std::int64_t wanted) {
     looked_at_.store(id);
   }
   return wanted <= 0;
+}
+
+// Takes pages into `out` from its front, and makes room where they are short. Returns: how many.
+std::size_t HybridCache::take_some(int group, std::span<PageId> out) {
+  PagePool& pool = store_.pool(group);
+  // An empty pool tells so in one look at its count; a take would look at every word of it.
+  const bool empty = policy_ != nullptr && pool.free_count() == 0;
+  std::size_t taken = empty ? 0 : pool.take_some(out);
+  // Others may take what was made free; who asks again and again would starve quietly.
+  for (int attempt = 0; taken < out.size() && attempt < take_attempts; ++attempt) {
+    const auto wanted = static_cast<std::int64_t>(out.size() - taken);
+    if (make_room(group, wanted) == 0 && !await_pages(group, wanted)) break;
+    taken += pool.take_some(out.subspan(taken));
+  }
+  return taken;
+}
+
+// Pages that another thread has evicted count as evictable until they are free: where none can be evicted although
+// there should be some, they are on their way. Returns: whether some are free now.
+bool HybridCache::await_pages(int group, std::int64_t wanted) const {
+  for (int turn = 0; turn < await_turns; ++turn) {
+    if (store_.pool(group).free_count() != 0) return true;
+    if (!is_room(group, wanted)) return false;
+    yield();
+  }
+  return false;
 }
 
 std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {

@@ -6,11 +6,6 @@
 #include "layout/key_message.h"
 
 namespace hkv {
-namespace {
-
-constexpr int take_attempts = 8;  // where others take what was made room for
-
-}  // namespace
 
 // Own blocks of a group that the selection names: those that end inside the slice, and the partial block of
 // a tip. All of them means those that end after `after`. Throws Error(ArgumentError) on an index outside.
@@ -132,13 +127,7 @@ void HybridCache::claim_room(Fill& fill, AdmissionLedger::Share& share) {
 void HybridCache::take_pages(Fill& fill, int group, std::vector<PageId>& scratch) {
   std::vector<Fill::Entry>& entries = fill.entries[group];
   scratch.resize(entries.size());
-  // An empty pool tells so in one look at its count; a take would look at every word of it.
-  const bool empty = policy_ != nullptr && store_.pool(group).free_count() == 0;
-  std::size_t taken = empty ? 0 : store_.pool(group).take_some(scratch);
-  for (int attempt = 0; taken < scratch.size() && attempt < take_attempts; ++attempt) {
-    if (make_room(group, static_cast<std::int64_t>(scratch.size() - taken)) == 0) break;
-    taken += store_.pool(group).take_some(std::span(scratch).subspan(taken));
-  }
+  const std::size_t taken = take_some(group, scratch);
   private_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
   unowned_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
   for (std::size_t i = 0; i < taken; ++i) {

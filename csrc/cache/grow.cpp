@@ -2,6 +2,7 @@
 // grow and rewind: pages for the tokens of a step to come, and giving back those of rejected drafts.
 #include <algorithm>
 
+#include "base/yield.h"
 #include "cache/cache.h"
 #include "cache/ticket.h"
 
@@ -88,12 +89,23 @@ bool HybridCache::in_flight_fits(const Ticket& ticket, std::int64_t grown, std::
   return most == 0 || grown - advanced <= std::min(most, ticket.max_tokens);
 }
 
+// Whether so many pages are free or can be evicted. A page on its way from the one to the other may be seen in
+// neither: whoever was promised it looks again.
+bool HybridCache::is_room(int group, std::int64_t pages) const {
+  constexpr int looks = 64;
+  for (int look = 0; look < looks; ++look) {
+    if (pages <= room(group)) return true;
+    yield();
+  }
+  return false;
+}
+
 // Returns: -1, or the group whose pages were not enough; nothing has changed then.
 int HybridCache::try_grow(Ticket& ticket, std::int64_t grown, std::span<const std::int64_t> states) {
   const int groups = store_.group_count();
   for (int g = 0; g < groups; ++g) {  // nothing is evicted for a request that would not fit then
     const std::int64_t pages = pages_to_grow(ticket, g, grown, states);
-    if (pages > 0 && (pages > AdmissionLedger::room(ticket.share, g) || pages > room(g))) return g;
+    if (pages > 0 && (pages > AdmissionLedger::room(ticket.share, g) || !is_room(g, pages))) return g;
   }
   const std::int64_t before = ticket.grown;
   ticket.spares_taken = 0;

@@ -126,4 +126,13 @@ BUGS = [
         "  admission_.gave(ticket.share, group, given);",
         "sim.tickets_test",
     ),
+    Bug(
+        "page on its way not waited for",
+        "a grow that finds no page gives up although another thread is giving one back",
+        "csrc/cache/evict.cpp",
+        "if (make_room(group, wanted) == 0 && !await_pages(group, wanted)) break;",
+        "if (make_room(group, wanted) == 0) break;",
+        "sim.tickets_test",
+        "on its way",
+    ),
 ]

@@ -99,6 +99,11 @@ class Scheduler {
     std::erase_if(locked_, [mutex](const Locked& held) { return held.mutex == mutex; });
     after(1, 0);
   }
+  void yield() {
+    yields_ = true;
+    step({this, false, false}, schedule::Kind::Plain, std::source_location::current());
+    after(0, 0);
+  }
   void after(std::uint64_t found, std::uint64_t left) const {
     if (!loud_) return;
     static constexpr const char* names[] = {"load", "store",    "add", "sub",  "or",
@@ -230,6 +235,9 @@ class Scheduler {
       std::fprintf(stderr, "the replay names thread %d, which has no step here\n", wanted);
       std::exit(2);
     }
+    const auto others = static_cast<ThreadMask>(enabled & ~bit(current_));
+    if (yields_ && how_ == How::Random && others != 0) enabled = others;
+    yields_ = false;
     const bool stay = enabled & bit(current_);
     if (stay && (how_ == How::Replay || random_() % switch_one_in_ != 0)) return current_;
     int nth =
@@ -241,7 +249,7 @@ class Scheduler {
 
   Program* program_ = nullptr;
   How how_ = How::Search;
-  bool at_home_ = true, live_ = false, wrote_ = false, loud_ = false;
+  bool at_home_ = true, live_ = false, wrote_ = false, loud_ = false, yields_ = false;
   ThreadMask done_ = 0, started_ = 0;
   int current_ = 0;
   Fiber home_;
@@ -265,6 +273,9 @@ void before(const void* atom, Kind kind, bool writes, const std::source_location
 }
 void after(std::uint64_t found, std::uint64_t left) {
   if (sim::running != nullptr && sim::running->live()) sim::running->after(found, left);
+}
+void yield() {
+  if (sim::running != nullptr && sim::running->live()) sim::running->yield();
 }
 std::size_t thread() {
   return sim::running == nullptr ? 0 : static_cast<std::size_t>(sim::running->current());

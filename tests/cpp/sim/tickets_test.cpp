@@ -7,81 +7,126 @@
 namespace hkv::sim {
 namespace {
 
-// A request whose window slides while another asks to be admitted: it may not be let in on the page that has slid
-// out and was promised to the first one's next blocks.
-struct SlideBesideAdmit : Program {
-  static constexpr std::int64_t unit = 4, longest = 20;
-  std::unique_ptr<HybridCache> cache = made();
-  std::shared_ptr<const KeyChain> root = no_tokens();
-  std::unique_ptr<Ticket> sliding, other;
+constexpr std::int64_t unit = 4, longest = 20;
 
-  void before() override {
-    sliding = admit(longest);
-    HKV_MUST(sliding != nullptr);
-    advance_to(unit);
-    cache->settle_advance(*sliding, unit, 0);
-    advance_to(2 * unit);
-  }
-  void thread(int self) override {
-    if (self == 0) {
-      cache->settle_advance(*sliding, 2 * unit, 0);  // the window moves on by a block
-    } else {
-      other = admit(2 * unit);
-    }
-  }
-  void after() override {
-    for (int g = 0; g < cache->store().group_count(); ++g) {
-      const std::int64_t free = cache->store().pool(g).free_count() + cache->store().evictable(g);
-      HKV_MUST(cache->admission().promised(g) <= free ||
-               (g != 0 && cache->admission().caps(g) <= cache->store().pool(g).count()));
-    }
-    for (const auto& ticket : {std::ref(sliding), std::ref(other)}) {
-      if (ticket.get() == nullptr) continue;
-      cache->close(*ticket.get());
-      cache->end(*ticket.get(), false, false);
-    }
-    for (int g = 0; g < cache->store().group_count(); ++g) HKV_MUST(cache->admission().promised(g) == 0);
-  }
+Group group(const char* name, Rule rule, std::int64_t pages, std::int64_t block_units = 1) {
+  Group g;
+  g.name = name, g.coverage = {rule, rule == Rule::Window ? unit : 0}, g.kind = rule == Rule::Window ? 2 : 0;
+  g.block_units = block_units, g.pages = pages, g.page_bytes = 64;
+  return g;
+}
 
- private:
-  static std::unique_ptr<HybridCache> made() {
-    std::vector<Group> groups(2);
-    groups[0].name = "kv", groups[0].coverage = {Rule::Prefix, 0}, groups[0].pages = 9;
-    groups[1].name = "swa", groups[1].coverage = {Rule::Window, unit}, groups[1].kind = 2;
-    groups[1].pages = 4;
-    for (Group& g : groups) g.page_bytes = 64;
-    AdmissionLimits limits;
-    limits.step_tokens = unit;
-    return std::make_unique<HybridCache>(make_layout(unit, std::move(groups)), 16, std::vector<Digest16>(2),
-                                         EvictionOrder::Lru, limits);
-  }
-  static std::shared_ptr<const KeyChain> no_tokens() {
-    const std::string_view parts[identity_parts] = {};
-    return KeyChain::build(KeyChain::identity_root(unit, parts), unit, {}, {});
-  }
+TokenView tokens_of(std::uint32_t name, std::int64_t count) {
+  static const std::vector<std::vector<std::uint32_t>> ids = [] {
+    std::vector<std::vector<std::uint32_t>> made;
+    for (std::uint32_t n = 0; n < 4; ++n) made.emplace_back(longest, n);
+    return made;
+  }();
+  TokenView view;
+  view.data = reinterpret_cast<const std::byte*>(ids[name].data());
+  view.count = count;
+  return view;
+}
+std::shared_ptr<const KeyChain> chain(std::uint32_t name, std::int64_t count) {
+  const std::string_view parts[identity_parts] = {};
+  return KeyChain::build(KeyChain::identity_root(unit, parts), unit, tokens_of(name, count), {});
+}
+
+// Two requests, one a thread, and what must hold of all promises when they are idle.
+class Requests : public Program {
+ public:
+  explicit Requests(std::vector<Group> groups) : cache(made(std::move(groups))) {}
+
+  std::unique_ptr<HybridCache> cache;
+  std::unique_ptr<Ticket> ticket[2];
+
   std::unique_ptr<Ticket> admit(std::int64_t tokens) {
     AdmitQuestion question;
-    question.start = root;
+    question.start = root_;
     question.max_tokens = tokens;
     question.formats = cache->spec_formats();
     NotAdmitted refused;
     return cache->admit(question, refused);
   }
-  void advance_to(std::int64_t tokens) {
-    static const std::vector<std::uint32_t> ids(longest, 7);
-    TokenView view;
-    view.data = reinterpret_cast<const std::byte*>(ids.data());
-    view.count = longest;
-    cache->grow(*sliding, unit, {});
-    sliding->keys.append(view, sliding->advanced, tokens - sliding->advanced);
-    cache->advance(*sliding, tokens, {}, 0, false);
+  void advance(Ticket& t, std::uint32_t name) {
+    cache->grow(t, unit, {});
+    t.keys.append(tokens_of(name, longest), t.advanced, unit);
+    cache->advance(t, t.advanced + unit, {}, 0, false);
   }
+  void insert(std::uint32_t name, std::int64_t tokens) {
+    const std::vector<Selection> all(static_cast<std::size_t>(cache->store().group_count()), {true, {}});
+    cache->publish(*cache->reserve(chain(name, tokens), all, cache->spec_formats(), nullptr), all);
+  }
+
+  void after() override {
+    for (int g = 0; g < cache->store().group_count(); ++g) {
+      const std::int64_t free = cache->store().pool(g).free_count() + cache->store().evictable(g);
+      HKV_MUST(cache->admission().promised(g) <= free ||
+               (!cache->layout().groups[static_cast<std::size_t>(g)].prefix() &&
+                cache->admission().caps(g) <= cache->store().pool(g).count()));
+    }
+    for (auto& t : ticket) {
+      if (t == nullptr) continue;
+      cache->close(*t);
+      cache->end(*t, false, false);
+    }
+    for (int g = 0; g < cache->store().group_count(); ++g) HKV_MUST(cache->admission().promised(g) == 0);
+  }
+
+ private:
+  static std::unique_ptr<HybridCache> made(std::vector<Group> groups) {
+    AdmissionLimits limits;
+    limits.step_tokens = unit;
+    std::vector<Digest16> formats(groups.size());
+    return std::make_unique<HybridCache>(make_layout(unit, std::move(groups)), 16, std::move(formats),
+                                         EvictionOrder::Usability, limits);
+  }
+  std::shared_ptr<const KeyChain> root_ = chain(0, 0);
+};
+
+// A request whose window slides while another asks to be admitted: it may not be let in on the page that has slid
+// out and was promised to the first one's next blocks.
+struct SlideBesideAdmit : Requests {
+  SlideBesideAdmit() : Requests({group("kv", Rule::Prefix, 9), group("swa", Rule::Window, 4)}) {}
+  void before() override {
+    ticket[0] = admit(longest);
+    advance(*ticket[0], 1);
+    cache->settle_advance(*ticket[0], unit, 0);
+    advance(*ticket[0], 1);
+  }
+  void thread(int self) override {
+    if (self == 0) {
+      cache->settle_advance(*ticket[0], 2 * unit, 0);  // the window moves on by a block
+    } else {
+      ticket[1] = admit(2 * unit);
+    }
+  }
+};
+
+// What one request evicts for a page of kv holds the page of idx that the other one was promised: it is neither
+// free nor to be evicted for a while, and is waited for.
+struct GrowBesideEvict : Requests {
+  GrowBesideEvict() : Requests({group("kv", Rule::Prefix, 4), group("idx", Rule::Prefix, 2, 2)}) {}
+  void before() override {
+    insert(1, 2 * unit);
+    insert(2, unit);
+    ticket[0] = admit(2 * unit);
+    ticket[1] = admit(2 * unit);
+    HKV_MUST(ticket[1] != nullptr);
+    advance(*ticket[0], 3);
+    for (int g = 0; g < 2; ++g) HKV_MUST(cache->store().pool(g).free_count() == 0);
+  }
+  void thread(int self) override { cache->grow(*ticket[self], unit, {}); }
 };
 
 }  // namespace
 
 HKV_TEST("what slides out of a window is promised before it is free") {
   search_all<SlideBesideAdmit>("slide beside admit", Every::State);
+}
+
+HKV_TEST("a page on its way back to its pool is waited for by whoever was promised it") {
+  sample<GrowBesideEvict>("grow beside evict", 20000);
 }
 
 }  // namespace hkv::sim
