@@ -177,8 +177,8 @@ void bind_cache(py::module_& m) {
   py::class_<CacheBox, std::shared_ptr<CacheBox>> cache(m, "Cache");
   bind_lease(m);
   bind_verdict(m);
-  bind_fill(m);
   bind_ticket(m);
+  bind_fill(m);
   cache
       .def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"),
            py::arg("eviction"), py::arg("admission"))

@@ -14,29 +14,6 @@ namespace py = pybind11;
 namespace hkv {
 namespace {
 
-struct TicketBox {
-  TicketBox(std::shared_ptr<CacheBox> box, std::shared_ptr<LeaseBox> lease, std::unique_ptr<Ticket> ticket)
-      : box(std::move(box)), lease(std::move(lease)), ticket(std::move(ticket)) {}
-  ~TicketBox() { lose(); }
-  // Pages of a ticket that nobody closed may still be written: they stay out of the pools.
-  void lose() {
-    if (!ticket->closed) {
-      box->cache.leak();
-      box->cache.close(*ticket);
-    }
-    if (!ticket->ended) end(false, true);
-  }
-  void end(bool keep_tip, bool quarantine) {
-    box->cache.end(*ticket, keep_tip, quarantine);
-    if (lease != nullptr && lease->lease != nullptr) box->cache.drop(std::move(lease->lease));
-  }
-  TicketBox(const TicketBox&) = delete;
-  TicketBox& operator=(const TicketBox&) = delete;
-  std::shared_ptr<CacheBox> box;
-  std::shared_ptr<LeaseBox> lease;
-  std::unique_ptr<Ticket> ticket;
-};
-
 py::object admit(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& start,
                  std::int64_t max_tokens, std::int64_t states,
                  const std::optional<std::shared_ptr<LeaseBox>>& lease, const py::object& formats,

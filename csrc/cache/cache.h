@@ -63,7 +63,7 @@ struct Fill {
     State state;
     std::int64_t tip_unit;  // whole units before the tip; -1: a whole block
     std::uint32_t rows;     // rows attested; 0: the whole block
-    bool counted = false;   // published too late: another had the key, the page stays private
+    bool counted = false;   // could not be published (another had the key, say): the page stays private
   };
   struct Copy {
     PageId source, target;
@@ -85,6 +85,10 @@ struct Fill {
   bool closed = false;                      // aborted
   std::int64_t born = 0;                    // resets of the cache when it was made
   bool done = false;                        // nothing is left to publish
+  std::shared_ptr<FillRight> right;         // of a ticket's fill
+
+  // The share that answers for its pages; nullptr: nobody does.
+  AdmissionLedger::Share* share() const { return right == nullptr ? nullptr : right->share; }
 };
 
 // Who asks for the right to memory.
@@ -170,10 +174,12 @@ class HybridCache {
   // ---- filling --------------------------------------------------------------------------------
 
   // Takes pages for the selected blocks, all or none; where they are short, cached pages make room for them, unless
-  // the whole would not fit then. Throws Error(OutOfPages). Progress: lock-free while pages are free.
+  // the whole would not fit then. With a ticket they are part of its share until they are published or given back, or
+  // the ticket ends. Throws Error(OutOfPages), also beyond the share, and Error(Closed); nothing has changed then.
+  // Requires: one owner of ticket and fill. Progress: lock-free while pages are free.
   std::unique_ptr<Fill> reserve(const std::shared_ptr<const KeyChain>& keys,
                                 std::span<const Selection> groups, std::span<const FormatId> formats,
-                                const Lease* lease);
+                                const Lease* lease, Ticket* ticket = nullptr);
   // Throws Error(ArgumentError) where publish would; changes nothing.
   void check_selection(const Fill& fill, std::span<const Selection> groups) const;
   // Makes the selected blocks visible: pages of B first, then of H. Progress: lock-free.
@@ -257,6 +263,7 @@ class HybridCache {
   Inspection inspect(const KeyChain& keys, int group, std::int64_t block) const;
   std::int64_t private_pages(int group) const { return private_pages_[group].load(); }
   std::int64_t quarantined_pages(int group) const { return quarantined_pages_[group].load(); }
+  std::int64_t unowned_pages(int group) const { return unowned_pages_[group].load(); }
   std::int64_t resets() const { return resets_; }
   std::int64_t live_leases() const { return live_leases_.load(); }
   std::int64_t live_fills() const { return live_fills_.load(); }
@@ -314,6 +321,10 @@ class HybridCache {
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(int group, std::int64_t tokens) const;
+  void list_entries(Fill& fill, std::span<const Selection> groups, const Lease* lease,
+                    std::vector<std::int64_t>& new_units) const;
+  void take_entries(Fill& fill);
+  void check_share(const Fill& fill, const Ticket& ticket) const;
   void claim_room(Fill& fill, AdmissionLedger::Share& share);
   void take_pages(Fill& fill, int group, std::vector<PageId>& scratch);
   enum class Claim : std::uint8_t { Taken, Lost, Full };
@@ -321,11 +332,16 @@ class HybridCache {
   Claim claim_entry(Fill& fill, int group, Fill::Entry& entry);
   void add_copies(Fill& fill, const Lease& lease);
   void publish_entry(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick);
+  bool publish_charged(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick);
+  void stay_private(int group, Fill::Entry& entry);
   void describe_page(int group, PageId page, FormatId format, std::uint32_t rows);
   void note_format(int group, FormatId format);
   // admit.cpp
   static constexpr int take_attempts = 8;
   std::vector<AdmissionLedger::Room> rooms() const;
+  AdmissionLedger::Room room_of(int group) const;
+  std::int64_t room_of(const Ticket& ticket, int group, std::int64_t in_fills) const;
+  std::int64_t room_of(const Ticket& ticket, int group) const;
   std::int64_t room(int group) const;
   std::vector<std::int64_t> extra_pages(const AdmitQuestion& question) const;
   BlockSpan replayed_blocks(int group, std::int64_t tokens) const;
@@ -336,6 +352,7 @@ class HybridCache {
   bool take_blocks(Ticket& ticket, int group, std::int64_t end);
   void give_page(Ticket& ticket, int group, PageId& page, bool quarantine);
   void count_unowned(const Lease& lease, int by);
+  std::array<std::int64_t, AdmissionLedger::most_groups> pinned_pages(const Lease& lease) const;
   void own(Lease& lease);
   void disown(Lease& lease);
   // grow.cpp
@@ -380,12 +397,13 @@ class HybridCache {
   void publish_tip(Ticket& ticket, std::int64_t rest);
   PageId* tip_page(Ticket& ticket, int group);
   void give_up_pages(Ticket& ticket, bool quarantine);
+  void leave_fills(Ticket& ticket);
   // step.cpp
   StepStatus step_one(const StepArrays& step, std::int64_t i, std::int64_t& copied);
   bool advance_quietly(Ticket& ticket, const TokenView& tokens, std::int64_t from, std::int64_t computed);
   void advance_aloud(const StepArrays& step, Ticket& ticket, std::int64_t computed, std::int64_t& copied);
   StepStatus grow_one(const StepArrays& step, std::int64_t i, Ticket& ticket, std::int64_t grown);
-  void give_back(int group, Fill::Entry& entry, bool quarantine);
+  void give_back(Fill& fill, int group, Fill::Entry& entry, bool quarantine);
   void note_if_done(Fill& fill);
   // evict.cpp
   void check_room(Fill& fill, std::vector<std::int64_t>& new_units);

@@ -8,10 +8,6 @@
 namespace hkv {
 namespace {
 
-std::int64_t blocks_for(std::int64_t tokens, std::int64_t block_tokens) {
-  return (tokens + block_tokens - 1) / block_tokens;
-}
-
 bool asked_for(const Ticket& ticket, std::int64_t length) {
   for (const Ticket::Hand& hand : ticket.hands) {
     for (const Ticket::State& state : hand.states) {
@@ -78,7 +74,7 @@ void HybridCache::grow(Ticket& ticket, std::int64_t tokens, std::span<const std:
   const int short_of = try_grow(ticket, grown, states);
   if (short_of >= 0) {
     throw OutOfPagesError(layout_.groups[short_of].name, pages_to_grow(ticket, short_of, grown, states),
-                          std::min(room(short_of), AdmissionLedger::room(ticket.share, short_of)));
+                          std::min(room(short_of), room_of(ticket, short_of)));
   }
 }
 
@@ -93,7 +89,7 @@ int HybridCache::try_grow(Ticket& ticket, std::int64_t grown, std::span<const st
   const int groups = store_.group_count();
   for (int g = 0; g < groups; ++g) {  // nothing is evicted for a request that would not fit then
     const std::int64_t pages = pages_to_grow(ticket, g, grown, states);
-    if (pages > 0 && (pages > AdmissionLedger::room(ticket.share, g) || pages > room(g))) return g;
+    if (pages > 0 && (pages > room_of(ticket, g) || pages > room(g))) return g;
   }
   const std::int64_t before = ticket.grown;
   ticket.spares_taken = 0;

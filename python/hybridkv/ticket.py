@@ -137,7 +137,7 @@ class Ticket(Uncopied):
         self._cache = cache
         self._lease = lease  # readable until it is settled
         self.request = request
-        cache._holders.name("ticket", core, _label(request), partial(_size, groups=len(cache.spec.groups)))
+        cache._holders.name("ticket", core, request_label(request), partial(_size, groups=len(cache.spec.groups)))
 
     @property
     def tokens(self) -> int:
@@ -466,7 +466,7 @@ class Ticket(Uncopied):
         if core is None or core.closed:
             return
         tokens, pages = _size(core, len(self._cache.spec.groups))[0]  # type: ignore[index]
-        self._cache._holders.leaked("ticket", _label(self.request), (tokens, pages))
+        self._cache._holders.leaked("ticket", request_label(self.request), (tokens, pages))
         core.lose()
         warnings.warn("hybridkv: a ticket was dropped without close; its pages are quarantined", ResourceWarning, 2)
 
@@ -475,7 +475,7 @@ class Ticket(Uncopied):
         return f"Ticket({self.request!r}, {state})"
 
 
-def _label(request: object) -> str:
+def request_label(request: object) -> str:
     return str(request) or "request"
 
 
