@@ -142,6 +142,7 @@ void bind_looks(py::class_<TicketBox>& ticket) {
   ticket.def_property_readonly("tokens", [](const TicketBox& box) { return box.ticket->advanced; })
       .def_property_readonly("grown_tokens", [](const TicketBox& box) { return box.ticket->grown; })
       .def_property_readonly("max_tokens", [](const TicketBox& box) { return box.ticket->max_tokens; })
+      .def_property_readonly("eager", [](const TicketBox& box) { return box.ticket->eager; })
       .def_property_readonly("handle", [](const TicketBox& box) { return box.ticket->handle; })
       .def_property_readonly("closed", [](const TicketBox& box) { return box.ticket->closed; })
       .def_property_readonly("ended", [](const TicketBox& box) { return box.ticket->ended; })

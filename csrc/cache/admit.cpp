@@ -69,6 +69,7 @@ std::unique_ptr<Ticket> HybridCache::admit(const AdmitQuestion& question, NotAdm
   ticket->lease = question.lease;
   ticket->keep = question.keep;
   ticket->born = resets_;
+  note_width(*ticket);
   plan_events(*ticket);
   return ticket;
 }

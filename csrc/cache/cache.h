@@ -123,6 +123,8 @@ struct StepArrays {
   std::int32_t* copies = nullptr;  // [[copies_room, 4]] group, source, target, rows
   std::int64_t copies_room = 0;
   std::int32_t* status = nullptr;
+  std::int32_t* eager =
+      nullptr;  // after the step: the group whose table is wider than captured, -1: none; null: not asked
   bool settles = true;  // false: settle_step follows once an event has passed
 };
 
@@ -231,6 +233,10 @@ class HybridCache {
   // Pages of a group that the ticket holds: one entry an own block that begins below what was grown, none_u32
   // where none is held.
   void page_ids(const Ticket& ticket, int group, std::vector<std::uint32_t>& out) const;
+  // Block-table widths that graphs were captured with, own blocks a group; 0: any. A ticket whose table of a group is
+  // wider than that runs eagerly, from then on until it is not: it is granted its pages all the same, marked (`eager`)
+  // and counted once. Throws Error(ArgumentError) for a group without a block table. Requires: nothing else runs.
+  void set_graph_widths(std::span<const std::int64_t> widths);
   TicketBook& tickets() { return tickets_; }
   AdmissionLedger& admission() { return admission_; }
   std::int64_t live_tickets() const { return tickets_.live(); }
@@ -368,6 +374,7 @@ class HybridCache {
   void drop_blocks(Ticket& ticket, int group, std::int64_t grown, bool park);
   void copy_shared_block(Ticket& ticket, int group);
   void plan_events(Ticket& ticket) const;
+  void note_width(Ticket& ticket) const;
   // advance.cpp
   void copy_live_states(Ticket& ticket, std::int64_t computed, std::int64_t copies_room);
   bool wants_state(const Ticket& ticket, int group, std::int64_t computed) const;
@@ -441,8 +448,9 @@ class HybridCache {
   Atom<std::int64_t> live_leases_, live_fills_;
   AdmissionLedger admission_;
   TicketBook tickets_;
-  std::int64_t record_units_ = 0;  // distance of units at which some paged group records a block
-  std::mutex choosing_;            // held while victims are chosen
+  std::vector<std::int64_t> graph_tokens_;  // a group: what the captured width of its table holds
+  std::int64_t record_units_ = 0;           // distance of units at which some paged group records a block
+  std::mutex choosing_;                     // held while victims are chosen
   std::unique_ptr<EvictionPolicy> policy_;
   Counters<eviction_class_count * 2 * Word::slots> evicted_;
   Counters<1> stranded_;
