@@ -30,14 +30,18 @@ std::int64_t AdmissionLedger::cap_of(int group, const Demand& demand) const {
                              {demand.max_tokens, demand.start_tokens, limits_.step_tokens, demand.states});
 }
 
+// A page taken after F was read is in F still, and in P no more where P is read later still: hence P before the takes.
+std::int64_t AdmissionLedger::spare(int group, const Room& room) const {
+  const std::int64_t promised = promised_[group].load();
+  const std::int64_t moved = room.takes < 0 ? 0 : takes_[group].load() - room.takes;
+  return room.free_and_evictable - promised - moved;
+}
+
 // Pages that are neither held by anybody nor promised. A shared window page is in the cap of each of its
 // holders and in U as often as it is leased, so that for groups without Prefix coverage either count may see
 // more room; each is enough by itself (invariant 3).
 std::int64_t AdmissionLedger::left(int group, const Room& room) const {
-  const std::int64_t promised = promised_[group].load();
-  // A page taken after F was read is in F still and in P no more.
-  const std::int64_t moved = room.takes < 0 ? 0 : takes_[group].load() - room.takes;
-  const std::int64_t by_pages = room.free_and_evictable - promised - moved;
+  const std::int64_t by_pages = spare(group, room);
   if (layout_.groups[group].prefix()) return by_pages;
   return std::max(by_pages, room.capacity - caps_[group].load() - room.unowned);
 }
@@ -138,9 +142,7 @@ bool AdmissionLedger::admit_fill(Share& share, std::span<const std::int64_t> pag
                                  std::span<const Room> rooms, int& group) {
   const std::lock_guard<std::mutex> guard(mutex_);
   for (group = 0; group < group_count_; ++group) {
-    const std::int64_t promised = promised_[group].load();  // before the takes, as in left()
-    const std::int64_t moved = rooms[group].takes < 0 ? 0 : takes_[group].load() - rooms[group].takes;
-    if (pages[group] > 0 && pages[group] > rooms[group].free_and_evictable - promised - moved) return false;
+    if (pages[group] > 0 && pages[group] > spare(group, rooms[group])) return false;
   }
   group = -1;
   grant(share, pages);
@@ -165,9 +167,9 @@ void AdmissionLedger::end(Share& share) {
   live_requests_.fetch_sub(1);
 }
 
-bool AdmissionLedger::widen(Share& share, int group, std::int64_t free_and_evictable, bool pinned) {
+bool AdmissionLedger::widen(Share& share, int group, const Room& room, bool pinned) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (free_and_evictable - promised_[group].load() < (pinned ? 0 : 1)) return false;
+  if (spare(group, room) < (pinned ? 0 : 1)) return false;
   ++share.cap[group];
   caps_[group].fetch_add(1);
   promised_[group].fetch_add(1);
@@ -193,6 +195,21 @@ void AdmissionLedger::gave(Share& share, int group, std::int64_t pages) {
   HKV_CHECK(pages <= share.taken[group].load());
   promised_[group].fetch_add(pages);
   share.taken[group].fetch_sub(pages);
+}
+
+bool AdmissionLedger::pass_on(Share& share, int group, const Room& room) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (spare(group, room) < 1) return false;
+  gave(share, group, 1);
+  return true;
+}
+
+void AdmissionLedger::lost(Share& share, int group) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  HKV_CHECK(share.taken[group].load() >= 1);
+  share.taken[group].fetch_sub(1);
+  --share.cap[group];
+  caps_[group].fetch_sub(1);
 }
 
 bool preempted_before(Preempt how, const Layout& layout, const AdmissionLedger::Share& a,

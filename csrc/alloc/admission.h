@@ -10,7 +10,8 @@
 // effect.
 //
 // Words: F, pages free or cached without a pin; P, promised: the sum of (cap - taken) over shares, where
-// taken are the pages that a share took from the pool and did not let go; C, the sum of caps; U, unowned:
+// taken are the pages that a share took from the pool and did not let go, those of its fills included; C, the
+// sum of caps; U, unowned:
 // pages held by fills and leases that have no share, as often as they hold them; a lease counts every group
 // that records a block at a unit it pins, since a page filed there later is held too.
 // Invariants, while shares live; "since" excepts leases and fills without a share that began after the
@@ -29,20 +30,31 @@
 //     F not, within what P had too much for that other.
 //  4. A share takes nothing out of F but what it takes from the pool and what its cap has for neighbours
 //     (layout/residency.h, 4). That needs a rule of the ticket, since a pin is on a word and so on every page
-//     of it: where another's page of a block is ready and the request has its own, it pins the word for other
-//     groups only if the ledger lets it hold that page too (widen); else all its pages of that word stay
-//     private.
+//     of it: where another's page of a block is there, or may yet be filed, and the request has its own, it
+//     pins the word for other groups only if the ledger lets it hold that page too (widen); else all its pages
+//     of that word stay private. Of Prefix groups the page is among those taken then, and one filed later is
+//     held by its own owner to the end, or was nobody's promise. Of others it is not, so that P keeps what 3
+//     asks for when its taker slides on.
 //  5. Every admitted request can finish, in any order. Why: by 2 and 3 a take within the cap succeeds, once
 //     the leases and fills made since have ended; they wait for nothing (match takes no page, a fill has its
 //     pages at once and never those promised, a lease that asks for admission is cancelled where refused), so
 //     they do end.
 //  6. A holder never waits behind a non-holder. Why: took and gave take no lock and ask no rule; who is
 //     refused holds nothing, keeps no place and closes no door but the watermark's, which holders do not
-//     pass.
+//     pass. A request waits for its own fills alone: they take from what it may take itself.
 //  7. Nothing is refused for ever where nothing runs. Why: where no share, lease or fill lives, F = capacity,
 //     P = C = U = 0 and neither counts nor watermark apply, so that every request with caps <= capacity is
 //     admitted. Where only its own lease stands in the way (the copy of a partial page, the state that it
 //     pins), the refusal says so, Lease, and the same request without it is admitted.
+//  8. A fill under a share (a ticket's) keeps 1 to 7. It takes within `room`, hence 1, less what the cap has
+//     for pages that are pinned and not taken, which 3 counts on; so does the request while its fills hold
+//     any. What it holds is in `taken` and not in U, or C + U would count it twice. Publishing lets a page go
+//     from the share: P rises, and F with it where nobody pins the word; P first, so that no reader finds the
+//     page unpromised. Where somebody does F stays: pass_on lets P rise only within F, else the page stays
+//     private, hence 2 and 3. Where the share ends first, U rises by what the fill holds before C falls by the
+//     cap: such a page is in one count or the other. A page that a lost fill keeps out of the pool never comes
+//     back to F: P stays, C falls with the capacity (lost), and the request that lost it may be short of it;
+//     no other is.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -128,13 +140,23 @@ class AdmissionLedger {
   void took(Share& share, int group, std::int64_t pages);
   // It let go of pages: called before they go back. Requires: pages <= taken. Progress: wait-free.
   void gave(Share& share, int group, std::int64_t pages);
+  // It would let go of a page that others hold from then on: it does not come into F, so that the share gets the
+  // right to another only if that takes nothing that is promised. Returns: whether it did. Requires: taken >= 1.
+  // Progress: may lock.
+  bool pass_on(Share& share, int group, const Room& room);
+  // A page that it took never comes back, and is out of the capacity by now: the right to it is gone as well.
+  // Requires: taken >= 1. Progress: may lock.
+  void lost(Share& share, int group);
 
   // Room in the share for a page of another owner that a pin will hold beside its own: the cap grows by one,
-  // if that takes nothing that is promised. Then pin, and took(); or narrow() where nothing came of it. It
-  // stays till the end. pinned: somebody holds the page already, so that it is not in F (a lease that ends,
-  // perhaps, hence the question). Returns: whether it may. Progress: may lock.
-  bool widen(Share& share, int group, std::int64_t free_and_evictable, bool pinned);
+  // if that takes nothing that is promised. Then pin, and of a Prefix group took(); or narrow() where nothing
+  // came of it. It stays till the end. pinned: of a Prefix group, and somebody holds the page already, so that
+  // it is not in F (a lease that ends, perhaps, hence the question). Returns: whether it may. Progress: may lock.
+  bool widen(Share& share, int group, const Room& room, bool pinned);
   void narrow(Share& share, int group);
+  // F - P: pages that nobody holds and no share was promised; below 0 while leases and fills made since hold
+  // what was. What shares took since F was read counts as taken. Progress: wait-free.
+  std::int64_t spare(int group, const Room& room) const;
 
   // P: what a fill without ticket may not take. Progress: wait-free.
   std::int64_t promised(int group) const { return promised_[group].load(); }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // HybridCache for Python: arguments in, arrays out. No logic; documentation is in hybridkv.cache.
+#include <pybind11/stl.h>
+
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
 
@@ -120,6 +122,9 @@ py::dict counters(const CacheBox& box) {
   py::list not_admitted;
   for (int i = 0; i < refusal_count; ++i) not_admitted.append(c.read(kNotAdmitted + i));
   result["not_admitted"] = not_admitted;
+  py::list eager;
+  for (int i = 0; i < eager_count; ++i) eager.append(c.read(kEager + i));
+  result["eager"] = eager;
   result["false_hits"] = false_hits;
   result["lost_tokens"] = lost_tokens;
   return result;
@@ -177,8 +182,8 @@ void bind_cache(py::module_& m) {
   py::class_<CacheBox, std::shared_ptr<CacheBox>> cache(m, "Cache");
   bind_lease(m);
   bind_verdict(m);
-  bind_fill(m);
   bind_ticket(m);
+  bind_fill(m);
   cache
       .def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"),
            py::arg("eviction"), py::arg("admission"))
@@ -197,6 +202,10 @@ void bind_cache(py::module_& m) {
           "evictable", [](CacheBox& box, int group) { return box.cache.store().evictable(group); },
           py::arg("group"))
       .def("eviction_counts", &eviction_counts)
+      .def(
+          "set_graph_widths",
+          [](CacheBox& box, const std::vector<std::int64_t>& widths) { box.cache.set_graph_widths(widths); },
+          py::arg("widths"))
       .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"))
       .def(
           "inspect",

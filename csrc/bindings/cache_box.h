@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the bindings of cache, lease and fill share: the cache kept alive by whoever refers to it.
+// What the bindings of cache, lease, fill and ticket share: the cache kept alive by whoever refers to it.
 #pragma once
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -55,6 +55,29 @@ struct FillBox {
   FillBox& operator=(const FillBox&) = delete;
   std::shared_ptr<CacheBox> box;
   std::unique_ptr<Fill> fill;
+};
+
+struct TicketBox {
+  TicketBox(std::shared_ptr<CacheBox> box, std::shared_ptr<LeaseBox> lease, std::unique_ptr<Ticket> ticket)
+      : box(std::move(box)), lease(std::move(lease)), ticket(std::move(ticket)) {}
+  ~TicketBox() { lose(); }
+  // Pages of a ticket that nobody closed may still be written: they stay out of the pools.
+  void lose() {
+    if (!ticket->closed) {
+      box->cache.leak();
+      box->cache.close(*ticket);
+    }
+    if (!ticket->ended) end(false, true);
+  }
+  void end(bool keep_tip, bool quarantine) {
+    box->cache.end(*ticket, keep_tip, quarantine);
+    if (lease != nullptr && lease->lease != nullptr) box->cache.drop(std::move(lease->lease));
+  }
+  TicketBox(const TicketBox&) = delete;
+  TicketBox& operator=(const TicketBox&) = delete;
+  std::shared_ptr<CacheBox> box;
+  std::shared_ptr<LeaseBox> lease;
+  std::unique_ptr<Ticket> ticket;
 };
 
 // [True | False | int64 array] a group -> what it names.

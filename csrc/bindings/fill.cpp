@@ -14,12 +14,14 @@ namespace {
 std::unique_ptr<FillBox> reserve(const std::shared_ptr<CacheBox>& box,
                                  const std::shared_ptr<const KeyChain>& keys, const py::list& groups,
                                  const py::object& formats,
-                                 const std::optional<std::shared_ptr<LeaseBox>>& lease) {
+                                 const std::optional<std::shared_ptr<LeaseBox>>& lease,
+                                 const std::optional<TicketBox*>& ticket) {
   HybridCache& cache = box->cache;
   const std::vector<FormatId> writer = formats_from(cache, formats);
   const Lease* from = lease ? &(*lease)->open() : nullptr;
   auto fill = cache.reserve(keys, selections_from(cache, groups),
-                            writer.empty() ? cache.spec_formats() : std::span<const FormatId>(writer), from);
+                            writer.empty() ? cache.spec_formats() : std::span<const FormatId>(writer), from,
+                            ticket ? (*ticket)->ticket.get() : nullptr);
   return std::make_unique<FillBox>(box, std::move(fill));
 }
 
@@ -86,7 +88,7 @@ void bind_fill(py::module_& m) {
           "abort", [](FillBox& box, bool quarantine) { box.box->cache.abort(*box.fill, quarantine); },
           py::arg("quarantine"));
   m.def("reserve", &reserve, py::arg("cache"), py::arg("keys"), py::arg("groups"), py::arg("formats"),
-        py::arg("lease"));
+        py::arg("lease"), py::arg("ticket"));
 }
 
 }  // namespace hkv

@@ -20,6 +20,7 @@ enum StepArgument {
   Starts,
   Copies,
   Status,
+  Eager,
   Settles,
   Count
 };
@@ -96,12 +97,16 @@ void read_step(PyObject* const* arguments, const HybridCache& cache, StepArrays&
   }
   step.status = dense<std::int32_t>(arguments[Status], "status", "int32 [[requests]]", 1, true, other);
   same("status");
+  if (arguments[Eager] != Py_None) {
+    step.eager = dense<std::int32_t>(arguments[Eager], "eager", "int32 [[requests]]", 1, true, other);
+    same("eager");
+  }
   step.settles = arguments[Settles] == Py_True;
 }
 
 PyObject* step(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    if (count != Count) refuse("arguments", "10 arguments", std::to_string(count));
+    if (count != Count) refuse("arguments", "11 arguments", std::to_string(count));
     HybridCache& cache = py::handle(arguments[CoreCache]).cast<CacheBox&>().cache;
     StepArrays arrays;
     read_step(arguments, cache, arrays);
@@ -113,7 +118,7 @@ PyObject* step(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 PyMethodDef step_definition = {
     "step", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(step)), METH_FASTCALL,
     "step(cache: Cache, tickets: object, grow: object, computed: object, out_pages: object, tokens: object, "
-    "starts: object, copies: object, status: object, settles: bool) -> typing.Any"};
+    "starts: object, copies: object, status: object, eager: object, settles: bool) -> typing.Any"};
 
 }  // namespace
 

@@ -14,29 +14,6 @@ namespace py = pybind11;
 namespace hkv {
 namespace {
 
-struct TicketBox {
-  TicketBox(std::shared_ptr<CacheBox> box, std::shared_ptr<LeaseBox> lease, std::unique_ptr<Ticket> ticket)
-      : box(std::move(box)), lease(std::move(lease)), ticket(std::move(ticket)) {}
-  ~TicketBox() { lose(); }
-  // Pages of a ticket that nobody closed may still be written: they stay out of the pools.
-  void lose() {
-    if (!ticket->closed) {
-      box->cache.leak();
-      box->cache.close(*ticket);
-    }
-    if (!ticket->ended) end(false, true);
-  }
-  void end(bool keep_tip, bool quarantine) {
-    box->cache.end(*ticket, keep_tip, quarantine);
-    if (lease != nullptr && lease->lease != nullptr) box->cache.drop(std::move(lease->lease));
-  }
-  TicketBox(const TicketBox&) = delete;
-  TicketBox& operator=(const TicketBox&) = delete;
-  std::shared_ptr<CacheBox> box;
-  std::shared_ptr<LeaseBox> lease;
-  std::unique_ptr<Ticket> ticket;
-};
-
 py::object admit(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& start,
                  std::int64_t max_tokens, std::int64_t states,
                  const std::optional<std::shared_ptr<LeaseBox>>& lease, const py::object& formats,
@@ -165,6 +142,7 @@ void bind_looks(py::class_<TicketBox>& ticket) {
   ticket.def_property_readonly("tokens", [](const TicketBox& box) { return box.ticket->advanced; })
       .def_property_readonly("grown_tokens", [](const TicketBox& box) { return box.ticket->grown; })
       .def_property_readonly("max_tokens", [](const TicketBox& box) { return box.ticket->max_tokens; })
+      .def_property_readonly("eager", [](const TicketBox& box) { return box.ticket->eager; })
       .def_property_readonly("handle", [](const TicketBox& box) { return box.ticket->handle; })
       .def_property_readonly("closed", [](const TicketBox& box) { return box.ticket->closed; })
       .def_property_readonly("ended", [](const TicketBox& box) { return box.ticket->ended; })

@@ -61,16 +61,26 @@ bool BlockStore::claim(DescriptorId id, Key128 key, int group, PageId page, bool
 }
 
 void BlockStore::publish(DescriptorId id, int group, std::uint32_t tick) {
+  publish_where(id, group, tick, none_u32);
+}
+
+bool BlockStore::publish_unpinned(DescriptorId id, int group, std::uint32_t tick) {
+  return publish_where(id, group, tick, 0);
+}
+
+bool BlockStore::publish_where(DescriptorId id, int group, std::uint32_t tick, std::uint32_t most_pins) {
   const GroupSlot& at_slot = slots_[group];
   Descriptor& d = descriptors_[index(id)];
   notes_[index(id)].fetch_or(1u << group);
   recency_.touch(id, at_slot.which, tick);
   Word seen = d.word(at_slot.which), next;
   do {
+    if (seen.pins() > most_pins) return false;
     next = *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Publish);
   } while (!d.try_publish(at_slot.which, seen, next));
   evictable_.changed(at_slot.which, seen, next);
   states_.refresh(id, d, states_.kinds_of(at_slot.which, static_cast<SlotMask>(1u << at_slot.slot), false));
+  return true;
 }
 
 bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins,

@@ -107,6 +107,9 @@ class BlockStore {
   // Progress: lock-free.
   void publish(DescriptorId id, int group, std::uint32_t tick);
   void publish(DescriptorId id, int group) { publish(id, group, recency_.next()); }
+  // The same only while nobody pins the word, so that the page can be evicted from that step on. Returns: whether it
+  // was; else nothing has changed. Requires, progress: as publish.
+  bool publish_unpinned(DescriptorId id, int group, std::uint32_t tick);
   // The claimed page goes back; with keep_page it stays out of the pool (a lost fill may still be written).
   // Requires: owner of Filling. Progress: lock-free.
   void abort(DescriptorId id, Key128 key, int group, bool keep_page = false);
@@ -213,6 +216,7 @@ class BlockStore {
     return groups;
   }
   void set_page(DescriptorId id, int group, PageId page);
+  bool publish_where(DescriptorId id, int group, std::uint32_t tick, std::uint32_t most_pins);
   void count_change(EvictableChange& change, int sign);
   void give_up_slots(DescriptorId id, Key128 key, WordClass which, SlotMask gone, const PageId* pages);
   // The page ids of the slots in `gone`, in their order.

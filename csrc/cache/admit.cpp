@@ -14,23 +14,21 @@ namespace {
 // A request may be let grow to a length that it never comes near.
 constexpr std::int64_t most_reserved_blocks = std::int64_t{1} << 20;
 
-std::int64_t blocks_for(std::int64_t tokens, std::int64_t block_tokens) {
-  return (tokens + block_tokens - 1) / block_tokens;
-}
-
 }  // namespace
 
 std::vector<AdmissionLedger::Room> HybridCache::rooms() const {
   std::vector<AdmissionLedger::Room> rooms;
-  for (int g = 0; g < store_.group_count(); ++g) {
-    AdmissionLedger::Room r;
-    r.takes = admission_.takes(g);  // before the rest: it bounds what moved meanwhile
-    r.capacity = static_cast<std::int64_t>(store_.pool(g).count()) - quarantined_pages_[g].load();
-    r.free_and_evictable = room(g);
-    r.unowned = unowned_pages_[g].load();
-    rooms.push_back(r);
-  }
+  for (int g = 0; g < store_.group_count(); ++g) rooms.push_back(room_of(g));
   return rooms;
+}
+
+AdmissionLedger::Room HybridCache::room_of(int group) const {
+  AdmissionLedger::Room r;
+  r.takes = admission_.takes(group);  // before the rest: it bounds what moved meanwhile
+  r.capacity = static_cast<std::int64_t>(store_.pool(group).count()) - quarantined_pages_[group].load();
+  r.free_and_evictable = room(group);
+  r.unowned = unowned_pages_[group].load();
+  return r;
 }
 
 // Pages of a group that are free, or cached, held by nobody, and may go.
@@ -71,6 +69,7 @@ std::unique_ptr<Ticket> HybridCache::admit(const AdmitQuestion& question, NotAdm
   ticket->lease = question.lease;
   ticket->keep = question.keep;
   ticket->born = resets_;
+  note_width(*ticket);
   plan_events(*ticket);
   return ticket;
 }
@@ -95,21 +94,46 @@ void HybridCache::refuse(const AdmitQuestion& question, NotAdmitted& refused) {
 // A lease that no ticket has taken over counts as held by nobody who could finish for it. Its pins are on words: with
 // the pages that it needs they hold those of every group that records a block at the same unit.
 void HybridCache::count_unowned(const Lease& lease, int by) {
+  const auto pinned = pinned_pages(lease);
+  for (int g = 0; g < store_.group_count(); ++g) {
+    if (pinned[static_cast<std::size_t>(g)] != 0)
+      unowned_pages_[g].fetch_add(by * pinned[static_cast<std::size_t>(g)]);
+  }
+}
+
+std::array<std::int64_t, AdmissionLedger::most_groups> HybridCache::pinned_pages(const Lease& lease) const {
+  std::array<std::int64_t, AdmissionLedger::most_groups> pages{};
   DescriptorId last = no_descriptor;
   for (const Lease::Held& held : lease.held) {
     const Group& group = layout_.groups[held.group];
     const std::int64_t unit = (held.block + 1) * group.block_units;
     if (unit * layout_.unit_tokens > lease.tokens) {  // a tip's partial page
-      unowned_pages_[held.group].fetch_add(by);
+      ++pages[static_cast<std::size_t>(held.group)];
       continue;
     }
     if (held.id == last) continue;
     last = held.id;
-    for (int g = 0; g < store_.group_count(); ++g) {
-      if (!layout_.groups[g].prefix() && unit % layout_.groups[g].block_units == 0)
-        unowned_pages_[g].fetch_add(by);
-    }
+    for (std::size_t g = 0; g < layout_.groups.size(); ++g)
+      pages[g] += !layout_.groups[g].prefix() && unit % layout_.groups[g].block_units == 0 ? 1 : 0;
   }
+  return pages;
+}
+
+// Pages of a group that the ticket may take now. A share has room for what pins hold beside what was taken; a request
+// never comes near it by itself, but what its fills take would use it up.
+std::int64_t HybridCache::room_of(const Ticket& ticket, int group, std::int64_t in_fills) const {
+  const std::int64_t room = AdmissionLedger::room(ticket.share, group);
+  if (in_fills == 0 || layout_.groups[group].prefix()) return room;
+  const RequestLengths lengths{ticket.max_tokens, ticket.start_tokens, admission_.limits().step_tokens, 0};
+  const std::int64_t leased =
+      ticket.lease == nullptr ? 0 : pinned_pages(*ticket.lease)[static_cast<std::size_t>(group)];
+  const std::int64_t pinned = leased + neighbour_pages(layout_, group, lengths) + ticket.hands[group].beside;
+  return std::max<std::int64_t>(room - pinned, 0);
+}
+
+std::int64_t HybridCache::room_of(const Ticket& ticket, int group) const {
+  return room_of(ticket, group,
+                 ticket.fills == nullptr ? 0 : ticket.fills->pages[static_cast<std::size_t>(group)]);
 }
 
 void HybridCache::own(Lease& lease) {

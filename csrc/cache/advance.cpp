@@ -86,9 +86,7 @@ bool HybridCache::wants_state(const Ticket& ticket, int group, std::int64_t comp
 void HybridCache::copy_live_state(Ticket& ticket, int group, std::int64_t computed) {
   Ticket::Hand& hand = ticket.hands[group];
   // A state that finds no page is not kept.
-  if (hand.spare == no_page &&
-      (AdmissionLedger::room(ticket.share, group) == 0 || !take_page(ticket, group, hand.spare)))
-    return;
+  if (hand.spare == no_page && (room_of(ticket, group) == 0 || !take_page(ticket, group, hand.spare))) return;
   hand.states.push_back({computed, hand.spare, Ticket::State::From::Copied});
   ticket.step_copies.push_back({group, hand.live, hand.spare, 0});
   hand.spare = no_page;
@@ -179,9 +177,11 @@ bool HybridCache::widen_beside(Ticket& ticket, DescriptorId id, WordClass which,
   const Word now = store_[id].word(which);
   SlotMask widened = 0;
   for (int slot = 0; slot < Word::slots; ++slot) {
-    if (!(lost >> slot & 1) || !now.usable_slot(slot)) continue;
+    // Of B a page filed there later is held too, and its taker may slide on while this pin stays.
+    const bool history = which == WordClass::H;
+    if (!(lost >> slot & 1) || (history && !now.usable_slot(slot))) continue;
     const int group = store_.group_at(which, slot);
-    if (!admission_.widen(ticket.share, group, room(group), now.pins() != 0)) {
+    if (!admission_.widen(ticket.share, group, room_of(group), history && now.pins() != 0)) {
       narrow_beside(ticket, which, widened);
       return false;
     }
@@ -237,7 +237,13 @@ void HybridCache::publish_claimed(Ticket& ticket, const ClaimedUnit& claimed, Pu
     return;
   }
   for (int slot = 0; slot < Word::slots; ++slot) {
-    if (beside >> slot & 1) admission_.took(ticket.share, store_.group_at(which, slot), 1);
+    if (!(beside >> slot & 1)) continue;
+    const int group = store_.group_at(which, slot);
+    if (which == WordClass::H) {
+      admission_.took(ticket.share, group, 1);
+    } else {
+      ++ticket.hands[group].beside;
+    }
   }
   for_each_block(ticket, claimed, [&](int group, Ticket::Block& block) {
     block.id = id;
@@ -292,10 +298,10 @@ DescriptorId HybridCache::publish_page(Ticket& ticket, int group, Key128 key, st
     return no_descriptor;
   }
   describe_page(group, page, ticket.formats[group], rows);
-  link_unit(ticket, tokens, id);  // while the life cannot end
+  link_unit(ticket, tokens, id);            // while the life cannot end
+  admission_.gave(ticket.share, group, 1);  // before the page can be evicted: nobody finds it unpromised
   store_.publish(id, group);
   private_pages_[group].fetch_sub(1);
-  admission_.gave(ticket.share, group, 1);
   counters_.add(kPublished, 1);
   return id;
 }

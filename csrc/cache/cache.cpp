@@ -39,6 +39,7 @@ HybridCache::HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest1
       unowned_pages_(new Atom<std::int64_t>[layout_.groups.size()]),
       quarantined_pages_(new Atom<std::int64_t>[layout_.groups.size()]),
       admission_(layout_, admission),
+      graph_tokens_(layout_.groups.size(), Ticket::never),
       policy_(make_eviction(order, layout_, store_)) {
   for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
     const Group& group = layout_.groups[g];

@@ -63,7 +63,7 @@ struct Fill {
     State state;
     std::int64_t tip_unit;  // whole units before the tip; -1: a whole block
     std::uint32_t rows;     // rows attested; 0: the whole block
-    bool counted = false;   // published too late: another had the key, the page stays private
+    bool counted = false;   // could not be published (another had the key, say): the page stays private
   };
   struct Copy {
     PageId source, target;
@@ -85,6 +85,10 @@ struct Fill {
   bool closed = false;                      // aborted
   std::int64_t born = 0;                    // resets of the cache when it was made
   bool done = false;                        // nothing is left to publish
+  std::shared_ptr<FillRight> right;         // of a ticket's fill
+
+  // The share that answers for its pages; nullptr: nobody does.
+  AdmissionLedger::Share* share() const { return right == nullptr ? nullptr : right->share; }
 };
 
 // Who asks for the right to memory.
@@ -119,6 +123,8 @@ struct StepArrays {
   std::int32_t* copies = nullptr;  // [[copies_room, 4]] group, source, target, rows
   std::int64_t copies_room = 0;
   std::int32_t* status = nullptr;
+  std::int32_t* eager =
+      nullptr;  // after the step: the group whose table is wider than captured, -1: none; null: not asked
   bool settles = true;  // false: settle_step follows once an event has passed
 };
 
@@ -170,10 +176,12 @@ class HybridCache {
   // ---- filling --------------------------------------------------------------------------------
 
   // Takes pages for the selected blocks, all or none; where they are short, cached pages make room for them, unless
-  // the whole would not fit then. Throws Error(OutOfPages). Progress: lock-free while pages are free.
+  // the whole would not fit then. With a ticket they are part of its share until they are published or given back, or
+  // the ticket ends. Throws Error(OutOfPages), also beyond the share, and Error(Closed); nothing has changed then.
+  // Requires: one owner of ticket and fill. Progress: lock-free while pages are free.
   std::unique_ptr<Fill> reserve(const std::shared_ptr<const KeyChain>& keys,
                                 std::span<const Selection> groups, std::span<const FormatId> formats,
-                                const Lease* lease);
+                                const Lease* lease, Ticket* ticket = nullptr);
   // Throws Error(ArgumentError) where publish would; changes nothing.
   void check_selection(const Fill& fill, std::span<const Selection> groups) const;
   // Makes the selected blocks visible: pages of B first, then of H. Progress: lock-free.
@@ -225,6 +233,10 @@ class HybridCache {
   // Pages of a group that the ticket holds: one entry an own block that begins below what was grown, none_u32
   // where none is held.
   void page_ids(const Ticket& ticket, int group, std::vector<std::uint32_t>& out) const;
+  // Block-table widths that graphs were captured with, own blocks a group; 0: any. A ticket whose table of a group is
+  // wider than that runs eagerly, from then on until it is not: it is granted its pages all the same, marked (`eager`)
+  // and counted once. Throws Error(ArgumentError) for a group without a block table. Requires: nothing else runs.
+  void set_graph_widths(std::span<const std::int64_t> widths);
   TicketBook& tickets() { return tickets_; }
   AdmissionLedger& admission() { return admission_; }
   std::int64_t live_tickets() const { return tickets_.live(); }
@@ -257,6 +269,7 @@ class HybridCache {
   Inspection inspect(const KeyChain& keys, int group, std::int64_t block) const;
   std::int64_t private_pages(int group) const { return private_pages_[group].load(); }
   std::int64_t quarantined_pages(int group) const { return quarantined_pages_[group].load(); }
+  std::int64_t unowned_pages(int group) const { return unowned_pages_[group].load(); }
   std::int64_t resets() const { return resets_; }
   std::int64_t live_leases() const { return live_leases_.load(); }
   std::int64_t live_fills() const { return live_fills_.load(); }
@@ -314,6 +327,10 @@ class HybridCache {
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(int group, std::int64_t tokens) const;
+  void list_entries(Fill& fill, std::span<const Selection> groups, const Lease* lease,
+                    std::vector<std::int64_t>& new_units) const;
+  void take_entries(Fill& fill);
+  void check_share(const Fill& fill, const Ticket& ticket) const;
   void claim_room(Fill& fill, AdmissionLedger::Share& share);
   void take_pages(Fill& fill, int group, std::vector<PageId>& scratch);
   enum class Claim : std::uint8_t { Taken, Lost, Full };
@@ -321,11 +338,16 @@ class HybridCache {
   Claim claim_entry(Fill& fill, int group, Fill::Entry& entry);
   void add_copies(Fill& fill, const Lease& lease);
   void publish_entry(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick);
+  bool publish_charged(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick);
+  void stay_private(int group, Fill::Entry& entry);
   void describe_page(int group, PageId page, FormatId format, std::uint32_t rows);
   void note_format(int group, FormatId format);
   // admit.cpp
   static constexpr int take_attempts = 8;
   std::vector<AdmissionLedger::Room> rooms() const;
+  AdmissionLedger::Room room_of(int group) const;
+  std::int64_t room_of(const Ticket& ticket, int group, std::int64_t in_fills) const;
+  std::int64_t room_of(const Ticket& ticket, int group) const;
   std::int64_t room(int group) const;
   std::vector<std::int64_t> extra_pages(const AdmitQuestion& question) const;
   BlockSpan replayed_blocks(int group, std::int64_t tokens) const;
@@ -336,6 +358,7 @@ class HybridCache {
   bool take_blocks(Ticket& ticket, int group, std::int64_t end);
   void give_page(Ticket& ticket, int group, PageId& page, bool quarantine);
   void count_unowned(const Lease& lease, int by);
+  std::array<std::int64_t, AdmissionLedger::most_groups> pinned_pages(const Lease& lease) const;
   void own(Lease& lease);
   void disown(Lease& lease);
   // grow.cpp
@@ -352,6 +375,7 @@ class HybridCache {
   void drop_blocks(Ticket& ticket, int group, std::int64_t grown, bool park);
   void copy_shared_block(Ticket& ticket, int group);
   void plan_events(Ticket& ticket) const;
+  void note_width(Ticket& ticket) const;
   // advance.cpp
   void copy_live_states(Ticket& ticket, std::int64_t computed, std::int64_t copies_room);
   bool wants_state(const Ticket& ticket, int group, std::int64_t computed) const;
@@ -385,12 +409,13 @@ class HybridCache {
   void publish_tip(Ticket& ticket);
   PageId* tip_page(Ticket& ticket, int group);
   void give_up_pages(Ticket& ticket, bool quarantine);
+  void leave_fills(Ticket& ticket);
   // step.cpp
   StepStatus step_one(const StepArrays& step, std::int64_t i, std::int64_t& copied);
   bool advance_quietly(Ticket& ticket, const TokenView& tokens, std::int64_t from, std::int64_t computed);
   void advance_aloud(const StepArrays& step, Ticket& ticket, std::int64_t computed, std::int64_t& copied);
   StepStatus grow_one(const StepArrays& step, std::int64_t i, Ticket& ticket, std::int64_t grown);
-  void give_back(int group, Fill::Entry& entry, bool quarantine);
+  void give_back(Fill& fill, int group, Fill::Entry& entry, bool quarantine);
   void note_if_done(Fill& fill);
   // evict.cpp
   void check_room(Fill& fill, std::vector<std::int64_t>& new_units);
@@ -430,8 +455,9 @@ class HybridCache {
   Atom<std::int64_t> live_leases_, live_fills_;
   AdmissionLedger admission_;
   TicketBook tickets_;
-  std::int64_t record_units_ = 0;  // distance of units at which some paged group records a block
-  std::mutex choosing_;            // held while victims are chosen
+  std::vector<std::int64_t> graph_tokens_;  // a group: what the captured width of its table holds
+  std::int64_t record_units_ = 0;           // distance of units at which some paged group records a block
+  std::mutex choosing_;                     // held while victims are chosen
   std::unique_ptr<EvictionPolicy> policy_;
   Counters<eviction_class_count * 2 * Word::slots> evicted_;
   Counters<1> stranded_;

@@ -42,7 +42,17 @@ void HybridCache::end(Ticket& ticket, bool keep_tip, bool quarantine) {
     if (ticket.lease != nullptr) ticket.lease->drop(store_);
   }
   ticket.lease = nullptr;
+  leave_fills(ticket);
   admission_.end(ticket.share);
+}
+
+// What its fills hold is nobody's from now on. Counted as such before the share ends, so that no reader finds it in
+// neither count.
+void HybridCache::leave_fills(Ticket& ticket) {
+  if (ticket.fills == nullptr) return;
+  for (int g = 0; ticket.born == resets_ && g < store_.group_count(); ++g)
+    unowned_pages_[g].fetch_add(ticket.fills->pages[static_cast<std::size_t>(g)]);
+  ticket.fills->share = nullptr;
 }
 
 // One use of all that it published; what continues nothing counts as older (recency.h).

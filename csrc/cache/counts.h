@@ -11,6 +11,10 @@ namespace hkv {
 inline constexpr int kind_count = 5;
 inline constexpr int refusal_count = 7;
 
+// Why a request runs without a captured graph.
+enum class EagerReason : int { Width };
+inline constexpr int eager_count = 1;
+
 enum Count : int {
   kLookups,
   kLookupsTokens,
@@ -31,7 +35,8 @@ enum Count : int {
   kPublished,
   kRetired,
   kNotAdmitted,                                         // [Refusal]
-  kFalseHits = kNotAdmitted + refusal_count,            // [check][kind]
+  kEager = kNotAdmitted + refusal_count,                // [EagerReason]
+  kFalseHits = kEager + eager_count,                    // [check][kind]
   kLostTokens = kFalseHits + check_count * kind_count,  // [check][kind]
   kCountEnd = kLostTokens + check_count * kind_count,
 };

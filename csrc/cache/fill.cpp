@@ -49,64 +49,93 @@ Key128 HybridCache::key_of_block(const KeyChain& keys, int group, std::int64_t b
 
 std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>& keys,
                                            std::span<const Selection> groups,
-                                           std::span<const FormatId> formats, const Lease* lease) {
+                                           std::span<const FormatId> formats, const Lease* lease,
+                                           Ticket* ticket) {
+  if (ticket != nullptr) check_open(*ticket);
   auto fill = std::make_unique<Fill>();
   fill->keys = keys;
   fill->born = resets_;
   fill->formats.assign(formats.begin(), formats.end());
   fill->entries.resize(layout_.groups.size());
   fill->copies.resize(layout_.groups.size());
-  // A request that starts at a lease writes nothing before it: a page there would be published unwritten.
-  const std::int64_t written_from = lease == nullptr ? 0 : lease->tokens;
-  std::vector<std::int64_t> new_units;
-  // First what is needed, so that a refusal leaves everything as it was; concurrent takers are met below.
-  for (int g = 0; g < store_.group_count(); ++g) {
-    const GroupSlot& at = store_.slot_of(g);
-    auto& entries = fill->entries[g];
-    for (const std::int64_t block : selected(*keys, g, groups[g], Of::Needed, written_from)) {
-      Fill::Entry entry{block, no_page, {}, no_descriptor, Fill::State::Given, -1, 0};
-      entry.key = key_of_block(*keys, g, block, entry.tip_unit);
-      if (entry.tip_unit >= 0) entry.rows = rows_in_tip(g, keys->tokens());
-      const Sighting seen = store_.table().find(entry.key);
-      const std::int64_t unit =
-          entry.tip_unit >= 0 ? entry.tip_unit + 1 : (block + 1) * layout_.groups[g].block_units;
-      if (seen.found() && seen.word(at.which).usable_slot(at.slot)) {
-        if (policy_ != nullptr) fill->ready.push_back({seen.id, g, unit, seen.word(at.which)});
-        continue;
-      }
-      if (!seen.found()) new_units.push_back(entry.tip_unit >= 0 ? -1 : unit);
-      entries.push_back(entry);
-    }
+  if (ticket != nullptr) {
+    if (ticket->fills == nullptr)
+      ticket->fills = std::make_shared<FillRight>(
+          FillRight{&ticket->share, std::vector<std::int64_t>(layout_.groups.size())});
+    fill->right = ticket->fills;
   }
+  std::vector<std::int64_t> new_units;
+  list_entries(*fill, groups, lease, new_units);
+  if (ticket != nullptr) check_share(*fill, *ticket);
   check_room(*fill, new_units);
   AdmissionLedger::Share share;
-  claim_room(*fill, share);
+  if (ticket == nullptr) claim_room(*fill, share);
   live_fills_.fetch_add(1);
   try {
-    std::vector<PageId> pages;
-    for (int g = 0; g < store_.group_count(); ++g) take_pages(*fill, g, pages);
-    for (int g = 0; g < store_.group_count(); ++g) {
-      for (Fill::Entry& entry : fill->entries[g]) {
-        // Where another is filling the block the page stays private.
-        Claim claim = claim_entry(*fill, g, entry);
-        for (int attempt = 0; claim == Claim::Full && attempt < take_attempts; ++attempt) {
-          // One is short, and more will be: each pass over all descriptors is to serve many.
-          if (make_room(descriptor_pool, 1 + store_.blocks() / 64) == 0) break;
-          claim = claim_entry(*fill, g, entry);
-        }
-        if (claim == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
-      }
-    }
+    take_entries(*fill);
   } catch (const Error&) {
-    admission_.end(share);
+    if (share.live) admission_.end(share);
     let_ready_go(*fill, false);
     abort(*fill, false);
     throw;
   }
-  admission_.end(share);
+  if (share.live) admission_.end(share);
   let_ready_go(*fill, true);
   if (lease != nullptr) add_copies(*fill, *lease);
   return fill;
+}
+
+// What is needed, so that a refusal leaves everything as it was; concurrent takers are met when pages are taken.
+void HybridCache::list_entries(Fill& fill, std::span<const Selection> groups, const Lease* lease,
+                               std::vector<std::int64_t>& new_units) const {
+  const KeyChain& keys = *fill.keys;
+  // A request that starts at a lease writes nothing before it: a page there would be published unwritten.
+  const std::int64_t written_from = lease == nullptr ? 0 : lease->tokens;
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const GroupSlot& at = store_.slot_of(g);
+    for (const std::int64_t block : selected(keys, g, groups[g], Of::Needed, written_from)) {
+      Fill::Entry entry{block, no_page, {}, no_descriptor, Fill::State::Given, -1, 0};
+      entry.key = key_of_block(keys, g, block, entry.tip_unit);
+      if (entry.tip_unit >= 0) entry.rows = rows_in_tip(g, keys.tokens());
+      const Sighting seen = store_.table().find(entry.key);
+      const std::int64_t unit =
+          entry.tip_unit >= 0 ? entry.tip_unit + 1 : (block + 1) * layout_.groups[g].block_units;
+      if (seen.found() && seen.word(at.which).usable_slot(at.slot)) {
+        if (policy_ != nullptr) fill.ready.push_back({seen.id, g, unit, seen.word(at.which)});
+        continue;
+      }
+      if (!seen.found()) new_units.push_back(entry.tip_unit >= 0 ? -1 : unit);
+      fill.entries[g].push_back(entry);
+    }
+  }
+}
+
+// Takes the pages and claims their blocks. Throws Error(OutOfPages); what was taken by then is the fill's to give back.
+void HybridCache::take_entries(Fill& fill) {
+  std::vector<PageId> pages;
+  for (int g = 0; g < store_.group_count(); ++g) take_pages(fill, g, pages);
+  for (int g = 0; g < store_.group_count(); ++g) {
+    for (Fill::Entry& entry : fill.entries[g]) {
+      // Where another is filling the block the page stays private.
+      Claim claim = claim_entry(fill, g, entry);
+      for (int attempt = 0; claim == Claim::Full && attempt < take_attempts; ++attempt) {
+        // One is short, and more will be: each pass over all descriptors is to serve many.
+        if (make_room(descriptor_pool, 1 + store_.blocks() / 64) == 0) break;
+        claim = claim_entry(fill, g, entry);
+      }
+      if (claim == Claim::Full) throw OutOfPagesError("blocks", 1, 0);
+    }
+  }
+}
+
+// A fill of a ticket takes what the ticket could: its share is there, and nobody else's is touched.
+// Throws Error(OutOfPages); nothing has changed then.
+void HybridCache::check_share(const Fill& fill, const Ticket& ticket) const {
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const auto pages = static_cast<std::int64_t>(fill.entries[g].size());
+    const std::int64_t room = room_of(ticket, g, pages);
+    if (pages > room) throw OutOfPagesError(layout_.groups[g].name, pages, room);
+  }
 }
 
 // Makes sure that the fill takes no page that a ticket was promised, until it has its pages.
@@ -118,8 +147,8 @@ void HybridCache::claim_room(Fill& fill, AdmissionLedger::Share& share) {
   const std::vector<AdmissionLedger::Room> rooms = this->rooms();
   if (admission_.admit_fill(share, pages, rooms, group)) return;
   let_ready_go(fill, false);
-  const std::int64_t left = rooms[group].free_and_evictable - admission_.promised(group);
-  throw OutOfPagesError(layout_.groups[group].name, pages[group], std::max<std::int64_t>(left, 0));
+  throw OutOfPagesError(layout_.groups[group].name, pages[group],
+                        std::max<std::int64_t>(admission_.spare(group, rooms[group]), 0));
 }
 
 // Takes a page for each entry of a group, private until it is claimed, and makes room for those that are short. Throws
@@ -128,8 +157,14 @@ void HybridCache::take_pages(Fill& fill, int group, std::vector<PageId>& scratch
   std::vector<Fill::Entry>& entries = fill.entries[group];
   scratch.resize(entries.size());
   const std::size_t taken = take_some(group, scratch);
-  private_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
-  unowned_pages_[group].fetch_add(static_cast<std::int64_t>(taken));
+  const auto pages = static_cast<std::int64_t>(taken);
+  private_pages_[group].fetch_add(pages);
+  if (AdmissionLedger::Share* const share = fill.share()) {
+    admission_.took(*share, group, pages);
+    fill.right->pages[static_cast<std::size_t>(group)] += pages;
+  } else {
+    unowned_pages_[group].fetch_add(pages);
+  }
   for (std::size_t i = 0; i < taken; ++i) {
     entries[i].page = scratch[i];
     entries[i].state = Fill::State::Private;
@@ -253,14 +288,49 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::
   if (entry.state != Fill::State::Claimed) return;
   describe_page(group, entry.page, fill.formats[group], entry.rows);
   link_entry(fill, group, entry);  // while the life cannot end
-  unowned_pages_[group].fetch_sub(1);
-  store_.publish(entry.id, group, tick);
+  if (fill.share() == nullptr) {
+    unowned_pages_[group].fetch_sub(1);
+    store_.publish(entry.id, group, tick);
+  } else if (!publish_charged(fill, group, entry, tick)) {
+    stay_private(group, entry);
+    return;
+  }
   entry.state = Fill::State::Published;
   counters_.add(kPublished, 1);
   if (entry.tip_unit < 0) return;
   const KeyChain& keys = *fill.keys;
   const Key128 parent = entry.tip_unit == 0 ? keys.root() : keys.keys()[entry.tip_unit - 1];
   file_tip(parent, entry.id);
+}
+
+// Makes a page visible that a share answers for, and lets it go from the share. Returns: whether it may be seen.
+bool HybridCache::publish_charged(Fill& fill, int group, Fill::Entry& entry, std::uint32_t tick) {
+  AdmissionLedger::Share& share = *fill.share();
+  const WordClass which = store_.slot_of(group).which;
+  bool visible = false;
+  while (!visible) {
+    if (store_[entry.id].word(which).pins() != 0) {
+      // Whoever pins the word for a neighbour would hold this page too, and nobody promised it to them.
+      if (!admission_.pass_on(share, group, room_of(group))) return false;
+      store_.publish(entry.id, group, tick);
+      visible = true;
+      continue;
+    }
+    admission_.gave(share, group, 1);
+    visible = store_.publish_unpinned(entry.id, group, tick);
+    if (!visible) admission_.took(share, group, 1);  // pinned meanwhile
+  }
+  --fill.right->pages[static_cast<std::size_t>(group)];
+  return true;
+}
+
+// A claimed block is not to be seen yet; a later publish may try again.
+void HybridCache::stay_private(int group, Fill::Entry& entry) {
+  private_pages_[group].fetch_add(1);
+  store_.abort(entry.id, entry.key, group, true);
+  entry.id = no_descriptor;
+  entry.state = Fill::State::Private;
+  entry.counted = true;
 }
 
 // What a page holds, for whoever sees it published.
@@ -286,19 +356,25 @@ void HybridCache::note_format(int group, FormatId format) {
 
 // ---- giving back -------------------------------------------------------------------------------
 
-void HybridCache::give_back(int group, Fill::Entry& entry, bool quarantine) {
+void HybridCache::give_back(Fill& fill, int group, Fill::Entry& entry, bool quarantine) {
+  if (entry.state != Fill::State::Claimed && entry.state != Fill::State::Private) return;
+  AdmissionLedger::Share* const share = fill.share();
+  if (share != nullptr && !quarantine) admission_.gave(*share, group, 1);
   if (entry.state == Fill::State::Claimed) {
     store_.abort(entry.id, entry.key, group, quarantine);
-  } else if (entry.state == Fill::State::Private) {
+  } else {
     private_pages_[group].fetch_sub(1);
     if (!quarantine) store_.pool(group).give_back(entry.page);
-  } else {
-    return;
   }
-  unowned_pages_[group].fetch_sub(1);
   if (quarantine) {
     counters_.add(kQuarantined, 1);
     quarantined_pages_[group].fetch_add(1);
+    if (share != nullptr) admission_.lost(*share, group);
+  }
+  if (share == nullptr) {
+    unowned_pages_[group].fetch_sub(1);
+  } else {
+    --fill.right->pages[static_cast<std::size_t>(group)];
   }
   entry.state = Fill::State::Given;
 }
@@ -306,7 +382,7 @@ void HybridCache::give_back(int group, Fill::Entry& entry, bool quarantine) {
 void HybridCache::abort(Fill& fill, bool quarantine) {
   if (fill.born != resets_) return;  // a reset took every page back
   for (int g = 0; g < store_.group_count(); ++g) {
-    for (Fill::Entry& entry : fill.entries[g]) give_back(g, entry, quarantine);
+    for (Fill::Entry& entry : fill.entries[g]) give_back(fill, g, entry, quarantine);
   }
   fill.closed = true;
   note_if_done(fill);

@@ -5,13 +5,10 @@
 #include "base/yield.h"
 #include "cache/cache.h"
 #include "cache/ticket.h"
+#include "layout/residency.h"
 
 namespace hkv {
 namespace {
-
-std::int64_t blocks_for(std::int64_t tokens, std::int64_t block_tokens) {
-  return (tokens + block_tokens - 1) / block_tokens;
-}
 
 bool asked_for(const Ticket& ticket, std::int64_t length) {
   for (const Ticket::Hand& hand : ticket.hands) {
@@ -79,7 +76,7 @@ void HybridCache::grow(Ticket& ticket, std::int64_t tokens, std::span<const std:
   const int short_of = try_grow(ticket, grown, states);
   if (short_of >= 0) {
     throw OutOfPagesError(layout_.groups[short_of].name, pages_to_grow(ticket, short_of, grown, states),
-                          std::min(room(short_of), AdmissionLedger::room(ticket.share, short_of)));
+                          std::min(room(short_of), room_of(ticket, short_of)));
   }
 }
 
@@ -105,7 +102,7 @@ int HybridCache::try_grow(Ticket& ticket, std::int64_t grown, std::span<const st
   const int groups = store_.group_count();
   for (int g = 0; g < groups; ++g) {  // nothing is evicted for a request that would not fit then
     const std::int64_t pages = pages_to_grow(ticket, g, grown, states);
-    if (pages > 0 && (pages > AdmissionLedger::room(ticket.share, g) || !is_room(g, pages))) return g;
+    if (pages > 0 && (pages > room_of(ticket, g) || !is_room(g, pages))) return g;
   }
   const std::int64_t before = ticket.grown;
   ticket.spares_taken = 0;
@@ -117,6 +114,11 @@ int HybridCache::try_grow(Ticket& ticket, std::int64_t grown, std::span<const st
   }
   for (int g = 0; g < groups; ++g) copy_shared_block(ticket, g);
   note_grown(ticket, grown);
+  note_width(ticket);
+  if (ticket.eager >= 0 && !ticket.eager_counted) {
+    ticket.eager_counted = true;
+    counters_.add(kEager + static_cast<int>(EagerReason::Width), 1);
+  }
   plan_events(ticket);
   return -1;
 }
@@ -236,6 +238,7 @@ std::size_t HybridCache::rewind(Ticket& ticket, std::int64_t tokens) {
   ticket.grown = grown;
   ticket.rewound = true;
   ticket.live_at = -1;
+  note_width(ticket);
   plan_events(ticket);
   return ticket.parked.size() - before;
 }
@@ -245,6 +248,36 @@ void HybridCache::give_back_parked(Ticket& ticket, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i)
     give_page(ticket, ticket.parked[i].group, ticket.parked[i].page, false);
   ticket.parked.erase(ticket.parked.begin(), ticket.parked.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+// ---- captured graphs ---------------------------------------------------------------------------
+
+void HybridCache::set_graph_widths(std::span<const std::int64_t> widths) {
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    const Group& group = layout_.groups[g];
+    if (widths[g] != 0 && is_live_group(group, layout_.block_tokens(group)))
+      throw Error(ErrorCode::ArgumentError, "widths[" + group.name + "]",
+                  "a group with a page for each block", "one with a live page");
+  }
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    const std::int64_t block_tokens = layout_.block_tokens(layout_.groups[g]);
+    const bool any = widths[g] == 0 || widths[g] > Ticket::never / block_tokens;
+    graph_tokens_[g] = any ? Ticket::never : widths[g] * block_tokens;
+  }
+  tickets_.each([this](Ticket& ticket) {
+    note_width(ticket);
+    plan_events(ticket);
+  });
+}
+
+// Whether the ticket's tables fit the captured ones, after its total or the widths moved. A total moves past a width only
+// where a block begins, and so where a page is taken: a grow that needs none passes none.
+void HybridCache::note_width(Ticket& ticket) const {
+  ticket.eager = -1;
+  for (int g = store_.group_count(); g-- > 0;) {
+    if (!ticket.hands[g].live_group && ticket.grown > graph_tokens_[g]) ticket.eager = g;
+  }
+  if (ticket.eager < 0) ticket.eager_counted = false;
 }
 
 // When the ticket must be looked at again: most steps of decoding pass no boundary of anything.
@@ -269,7 +302,8 @@ void HybridCache::plan_events(Ticket& ticket) const {
   // Keys are made where a unit closes.
   due = std::min(due, (ticket.advanced / layout_.unit_tokens + 1) * layout_.unit_tokens);
   ticket.next_event = due;
-  ticket.pages_until = pages_until;
+  // What became too wide without growing, at a lease or by other widths, is counted by the next grow.
+  ticket.pages_until = ticket.eager >= 0 && !ticket.eager_counted ? -1 : pages_until;
 }
 
 }  // namespace hkv

@@ -137,7 +137,7 @@ PinResult HybridCache::pin_tip(const Tip& tip, Lease& lease, EvictableChange& ch
 void HybridCache::page_ids(const Lease& lease, int group, std::vector<std::uint32_t>& out) const {
   const Group& g = layout_.groups[group];
   const std::int64_t block_tokens = layout_.block_tokens(g);
-  out.assign(static_cast<std::size_t>((lease.tokens + block_tokens - 1) / block_tokens), none_u32);
+  out.assign(static_cast<std::size_t>(blocks_for(lease.tokens, block_tokens)), none_u32);
   if (g.prefix()) {
     for (std::int64_t block = 0; block < lease.tokens / block_tokens; ++block) {
       const std::int64_t position = (block + 1) * g.block_units / layout_.probe_units - 1;
@@ -153,7 +153,7 @@ void HybridCache::page_ids(const Ticket& ticket, int group, std::vector<std::uin
   const std::int64_t block_tokens = layout_.block_tokens(layout_.groups[group]);
   out.clear();
   if (ticket.lease != nullptr) page_ids(*ticket.lease, group, out);
-  out.resize(static_cast<std::size_t>((ticket.grown + block_tokens - 1) / block_tokens), none_u32);
+  out.resize(static_cast<std::size_t>(blocks_for(ticket.grown, block_tokens)), none_u32);
   const Ticket::Hand& hand = ticket.hands[group];
   for (std::size_t i = 0; i < hand.blocks.size(); ++i) {
     if (hand.blocks[i].hold != Ticket::Hold::None)

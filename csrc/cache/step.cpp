@@ -24,6 +24,11 @@ void HybridCache::step(const StepArrays& step) {
   std::int64_t copied = 0;
   for (std::int64_t i = 0; i < step.requests; ++i)
     step.status[i] = static_cast<std::int32_t>(step_one(step, i, copied));
+  if (step.eager == nullptr) return;
+  for (std::int64_t i = 0; i < step.requests; ++i) {
+    const Ticket* const ticket = tickets_.find(step.tickets[i]);
+    step.eager[i] = ticket == nullptr ? -1 : ticket->eager;
+  }
 }
 
 StepStatus HybridCache::step_one(const StepArrays& step, std::int64_t i, std::int64_t& copied) {

@@ -5,7 +5,8 @@
 // the block's first token is grown. A *live* group (a rolling state, or a window whose page holds the trailing
 // rows alone) has one live page, which every step overwrites, and a page for each length whose state is kept.
 //
-// Thread safety: one owner at a time; what it publishes is seen by every thread.
+// Thread safety: one owner at a time, which is also that of the fills made under its share; what it publishes is seen
+// by every thread.
 // Invariants:
 //  1. Every page here is held once: `Leased` by the lease's pins, `Private` by this ticket alone, `Published` by a
 //     pin of this ticket on the word that names it (H: one pin a descriptor; B: one pin a group and block).
@@ -61,6 +62,14 @@ struct ClaimedUnit {
   SlotMask wanted[2] = {};  // by class: what the ticket has of the unit
 };
 
+// The part of a ticket's share that its fills use. Both hold it, so that either may end first.
+// Invariant: pages[g] pages of group g are held by fills made under the share, each counted in its `taken`. Why: a
+// fill changes both in one place each (fill.cpp), and the end of the ticket moves them to what is unowned.
+struct FillRight {
+  AdmissionLedger::Share* share;    // null once the ticket has ended
+  std::vector<std::int64_t> pages;  // a group
+};
+
 struct Ticket {
   static constexpr std::int64_t never = std::int64_t{1} << 62;
   enum class Hold : std::uint8_t { None, Leased, Private, Published };
@@ -84,6 +93,7 @@ struct Ticket {
     std::int64_t first_held = 0;    // nothing is held below it
     std::int64_t next_publish = 0;  // below it every block was offered
     std::int64_t next_grow = 0;     // below it every block had its page
+    std::int64_t beside = 0;        // pages of the share for what its pins hold beside own ones
     std::vector<Block> blocks;
     // How many of the blocks in [from, end) are Published. Requires: base <= from <= end <= next_grow.
     std::int64_t published_in(std::int64_t from, std::int64_t end) const {
@@ -116,6 +126,8 @@ struct Ticket {
   std::int64_t pages_until = 0;  // grown totals up to it need no page
   std::int64_t live_at = -1;     // the length the live pages are at; -1: not known
   bool rewound = false;          // since the last advance or grow
+  int eager = -1;              // the first group whose table is wider than graphs were captured for; -1: none
+  bool eager_counted = false;  // since it went beyond that width
   std::uint32_t spares_taken = 0;  // groups whose spare the grow under way took
   bool failed = false;
   bool closed = false;
@@ -130,7 +142,8 @@ struct Ticket {
   std::vector<FormatId> formats;
   KeepPolicy keep;
   AdmissionLedger::Share share;
-  std::int64_t born = 0;  // resets of the cache when it was admitted
+  std::shared_ptr<FillRight> fills;  // once a fill was made under the share
+  std::int64_t born = 0;             // resets of the cache when it was admitted
   std::int64_t handle = -1;
 };
 

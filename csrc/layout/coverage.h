@@ -42,6 +42,11 @@ constexpr TokenSpan needed_span(Coverage coverage, std::int64_t t) {
   return {0, t};
 }
 
+// Blocks that hold so many tokens, the last one perhaps in part. Requires: tokens >= 0, block_tokens >= 1.
+constexpr std::int64_t blocks_for(std::int64_t tokens, std::int64_t block_tokens) {
+  return tokens / block_tokens + (tokens % block_tokens != 0 ? 1 : 0);  // no sum that could overflow
+}
+
 // Half-open range of a group's own blocks.
 struct BlockSpan {
   std::int64_t from = 0;
@@ -54,7 +59,7 @@ struct BlockSpan {
 constexpr BlockSpan needed_blocks(Coverage coverage, std::int64_t block_tokens, std::int64_t t) {
   const TokenSpan span = needed_span(coverage, t);
   if (span.empty()) return {t / block_tokens, t / block_tokens};
-  return {span.from / block_tokens, (span.to + block_tokens - 1) / block_tokens};
+  return {span.from / block_tokens, blocks_for(span.to, block_tokens)};
 }
 
 // The length at which a block of a window or chunk, a whole one, is needed no more.

@@ -7,8 +7,6 @@
 namespace hkv {
 namespace {
 
-constexpr std::int64_t blocks_of(std::int64_t tokens, std::int64_t block) { return (tokens - 1) / block + 1; }
-
 // Lengths with every default filled in, so that the arithmetic below need not ask.
 struct Lengths {
   std::int64_t max, start, step, states;
@@ -22,7 +20,7 @@ struct Lengths {
 
 // Blocks of [needed_span(c).from, g) at computed length c, g as far ahead as it can be.
 std::int64_t span_blocks(Coverage coverage, std::int64_t block, const Lengths& r, std::int64_t c) {
-  return blocks_of(r.grown(c), block) - needed_span(coverage, c).from / block;
+  return blocks_for(r.grown(c), block) - needed_span(coverage, c).from / block;
 }
 
 // The largest of it over c. It falls only where `from` comes into another block, so that it is largest at the
@@ -43,12 +41,12 @@ std::int64_t most_of_chunk(Coverage coverage, std::int64_t block, const Lengths&
   const std::int64_t most = span_blocks(coverage, block, r, std::min(before_fall, r.max));
   if (chunk % block == 0 || before_fall >= r.max) return most;
   const std::int64_t shift = block - std::gcd(block, chunk);
-  const std::int64_t all = blocks_of(r.max, block) - first / block;
-  return std::max(most, std::min(all, blocks_of(shift + chunk - 1 + r.step, block)));
+  const std::int64_t all = blocks_for(r.max, block) - first / block;
+  return std::max(most, std::min(all, blocks_for(shift + chunk - 1 + r.step, block)));
 }
 
 std::int64_t most_blocks(Coverage coverage, std::int64_t block, const Lengths& r) {
-  if (coverage.rule == Rule::Prefix) return blocks_of(r.max, block) - r.start / block;
+  if (coverage.rule == Rule::Prefix) return blocks_for(r.max, block) - r.start / block;
   const std::int64_t most =
       coverage.rule == Rule::Window ? most_of_window(coverage, block, r) : most_of_chunk(coverage, block, r);
   const bool copies = r.start % block != 0 && !needed_span(coverage, r.start).empty();
@@ -67,7 +65,7 @@ std::int64_t most_states(const Lengths& r, std::int64_t block, std::int64_t peri
   const std::int64_t most = std::min(r.states, r.max / block - r.start / block);
   if (period == 1 || most == 0) return 0;
   // Boundaries are counted in blocks: n of them fit into a step. What is asked for at once lies in one step.
-  const std::int64_t n = blocks_of(r.step, block), last = r.max / block, first = r.start / block + 1;
+  const std::int64_t n = blocks_for(r.step, block), last = r.max / block, first = r.start / block + 1;
   if (period == 0) return std::min(most, n);
   std::int64_t best = 0;  // fewest stateless ones: right behind one of those, or from the first on
   const std::int64_t behind = (first - 1 + period - 1) / period * period + 1;
@@ -79,7 +77,7 @@ std::int64_t most_states(const Lengths& r, std::int64_t block, std::int64_t peri
 }
 
 // Units that a pinned window of another group can keep pages of this one at. See 4 in the header.
-std::int64_t neighbour_pages(const Layout& layout, int group, const Lengths& r, std::int64_t& widest) {
+std::int64_t pages_beside(const Layout& layout, int group, const Lengths& r, std::int64_t& widest) {
   const std::int64_t block = layout.block_tokens(layout.groups[group]);
   std::int64_t pages = 0;
   for (int other = 0; other < static_cast<int>(layout.groups.size()); ++other) {
@@ -92,7 +90,7 @@ std::int64_t neighbour_pages(const Layout& layout, int group, const Lengths& r, 
     if (times > r.max / block) continue;  // none up to max, and the product might overflow
     const std::int64_t common = block * times;
     const std::int64_t span = std::min(g.coverage.tokens - 1, r.max) + r.step;
-    pages += std::min(blocks_of(span, common), r.max / common);
+    pages += std::min(blocks_for(span, common), r.max / common);
   }
   return pages;
 }
@@ -115,13 +113,19 @@ bool keeps_states(const Group& group, std::int64_t block_tokens, const RequestLe
   return period == 0 || first % period != 0 || first < last;
 }
 
+std::int64_t neighbour_pages(const Layout& layout, int group, const RequestLengths& request) {
+  if (layout.groups[group].prefix()) return 0;
+  std::int64_t widest = 0;
+  return pages_beside(layout, group, Lengths(request), widest);
+}
+
 std::int64_t worst_pages(const Layout& layout, int group, const RequestLengths& request) {
   const Group& g = layout.groups[group];
   const std::int64_t block = layout.block_tokens(g);
   const Lengths r(request);
   if (g.prefix()) return most_blocks(g.coverage, block, r);
   std::int64_t widest = g.coverage.tokens;
-  const std::int64_t neighbours = neighbour_pages(layout, group, r, widest);
+  const std::int64_t neighbours = pages_beside(layout, group, r, widest);
   if (is_live_group(g, block)) {
     const std::int64_t spare = keeps_states(g, block, request) ? 1 : 0;
     return 1 + spare + most_states(r, block, stateless_period(g, block)) + neighbours;

@@ -43,6 +43,9 @@ bool is_live_group(const Group& group, std::int64_t block_tokens);
 // then does it need a spare page. A checkpoint group needs no state at multiples of its own `every`.
 bool keeps_states(const Group& group, std::int64_t block_tokens, const RequestLengths& request);
 
+// Most pages of one group that it pins for a neighbour's sake alone (4); 0 of Prefix groups.
+std::int64_t neighbour_pages(const Layout& layout, int group, const RequestLengths& request);
+
 // Most pages that the request holds or pins of one group at a time.
 std::int64_t worst_pages(const Layout& layout, int group, const RequestLengths& request);
 

@@ -41,11 +41,12 @@ from hybridkv.lease import Lease
 from hybridkv.metrics import Metrics, PageCounts
 from hybridkv.page_budget import PagePlan, size_pages, worst_pages
 from hybridkv.policy import EvictionPolicy, LruPolicy
+from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
-from hybridkv.ticket import Slots, Ticket
+from hybridkv.ticket import Ticket
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 
-from hybridkv import formats  # isort: skip  (hk.formats.compatible)
+from hybridkv import formats, graph  # isort: skip  (hk.formats.compatible, hk.graph.Eager)
 
 __version__ = "0.1.0"
 
@@ -97,6 +98,7 @@ __all__ = [
     "Window",
     "block_keys",
     "formats",
+    "graph",
     "intersect",
     "size_pages",
     "worst_pages",

@@ -17,6 +17,7 @@ from hybridkv.holders import Holder, label, seconds
 from hybridkv.keys import BlockKeys
 from hybridkv.lease import Lease
 from hybridkv.running import Running
+from hybridkv.ticket import Ticket, request_label
 from hybridkv.verdict import Verdict
 
 _NO_DROP = 0  # the default itself: no other zero skips the check of its type
@@ -191,6 +192,7 @@ class HybridCache(CacheView, Running):
         self,
         keys: BlockKeys,
         *,
+        ticket: Ticket | None = None,
         lease: Lease | None = None,
         groups: GroupSelection | None = None,
         formats: Mapping[str, KvFormat] | None = None,
@@ -206,6 +208,9 @@ class HybridCache(CacheView, Running):
         ----------
         keys : BlockKeys
             The prefix, or a slice of it.
+        ticket : Ticket, optional
+            Take the pages under this request's right to memory: it may then grow by so many fewer until they are
+            published or given back, or it ends. Default: only pages that no request was promised.
         lease : Lease, optional
             Taken over: the request starts at ``lease.tokens``, inside a shared page perhaps (:meth:`Fill.copies`).
             It writes nothing before that: blocks that end there or before are reserved only where named by index.
@@ -214,7 +219,7 @@ class HybridCache(CacheView, Running):
         formats : mapping of str to KvFormat, optional
             The writer's format of each group. Default: the spec's.
         owner : str, optional
-            Name for :meth:`live` and the reports of leaks. Default: the lease's owner, if any.
+            Name for :meth:`live` and the reports of leaks. Default: the ticket's request, or the lease's owner.
 
         Returns
         -------
@@ -223,17 +228,25 @@ class HybridCache(CacheView, Running):
         Raises
         ------
         OutOfPages
-            A pool or the table has not enough room; everything is as it was.
+            A pool or the table has not enough room, or the ticket's share of a group; everything is as it was.
         ArgumentError
-            Keys of another unit, unknown group, block index out of range, a lease of another sequence.
+            Keys of another unit, unknown group, block index out of range, a lease of another sequence, a ticket of
+            another cache.
         LeaseExpired
             The lease is not valid.
         Closed
-            The cache was closed.
+            The cache was closed, or the ticket was closed or failed.
+
+        Notes
+        -----
+        Where somebody pins the word that is to name a ticket's page, it would be theirs as well: it is published only
+        if that takes nothing that is promised, and else stays private like that of a later writer.
         """
         core_keys = self._any_keys(keys)
         chosen = self._selection(groups)
         listed = self._format_list(formats)
+        if ticket is not None and (not isinstance(ticket, Ticket) or ticket._cache is not self):
+            raise ArgumentError("ticket", "a Ticket of this cache", ticket)
         if lease is not None:
             if not isinstance(lease, Lease) or lease._cache is not self:
                 raise ArgumentError("lease", "a Lease of this cache", lease)
@@ -242,9 +255,11 @@ class HybridCache(CacheView, Running):
                 raise ArgumentError("lease", "a lease of the same sequence as the keys", lease)
         if owner is not None:
             owner = label(owner)
+        elif ticket is not None:
+            owner = request_label(ticket.request)
         elif lease is not None:
             owner = lease.owner
-        core = reserved(self, core_keys, chosen, listed, lease)
+        core = reserved(self, core_keys, chosen, listed, lease, ticket)
         return Fill(core, self, lease, keys.tokens, owner)
 
     def insert(

@@ -66,6 +66,7 @@ class CacheBase(Uncopied):
         self._tickets: WeakValueDictionary[int, Ticket] = WeakValueDictionary()
         self._root: _core.KeyChain | None = None  # of requests that begin without tokens
         self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
+        self._graph_widths: dict[str, int] = {}
         self._bound: dict[str, list[object]] = {}
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,13 +13,14 @@ import numpy.typing as npt
 from hybridkv import _core
 from hybridkv.declared import GroupSelection
 from hybridkv.deferred import checked_event
-from hybridkv.errors import ArgumentError, FillClosed, OutOfPages
+from hybridkv.errors import ArgumentError, FillClosed
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Size
 from hybridkv.lease import RELEASED, WITHDRAWN, Lease
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
+    from hybridkv.ticket import Ticket
 
 
 class Fill(Uncopied):
@@ -29,6 +29,10 @@ class Fill(Uncopied):
     A fill that is garbage collected before it is published or aborted may still be written by somebody: its
     pages are quarantined (kept out of the pools until :meth:`HybridCache.reset`) and it is reported as a
     leak. Private pages of a published fill go back when it is collected; that is no leak.
+
+    The pages of a fill that was reserved with a ticket are part of the ticket's share until they are published or given
+    back; ticket and fill have one owner. Where the ticket ends first the fill goes on as one without a ticket. Pages
+    that such a fill loses the ticket loses too: it may be short of them, no other request is.
     """
 
     __slots__ = ("__weakref__", "_cache", "_core", "_lease", "_owner", "_tokens")
@@ -201,18 +205,15 @@ def reserved(
     chosen: list[bool | npt.NDArray[np.int64]],
     formats: list[bytes] | None,
     lease: Lease | None,
+    ticket: Ticket | None,
 ) -> _core.Fill:
     """Take pages from the core, once more with what is due after events where it is short; take the lease over."""
     held = None if lease is None else lease._core
     if held is not None and not held.take():
         raise ArgumentError("lease", "a lease that no other fill has taken over", lease)
+    right = None if ticket is None else ticket._core
     try:
-        try:
-            return _core.reserve(cache._core, keys, chosen, formats, held)
-        except OutOfPages:
-            with suppress(Exception):  # of somebody else's event: poll tells of it
-                cache._deferred.apply_due()
-            return _core.reserve(cache._core, keys, chosen, formats, held)
+        return cache._with_room(partial(_core.reserve, cache._core, keys, chosen, formats, held, right))
     except BaseException:
         if held is not None:
             held.give_back()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hybridkv import _core
+from hybridkv.graph import EAGER_REASONS
 from hybridkv.kinds import REFUSALS, Check, StateKind
 
 
@@ -65,6 +66,9 @@ class Metrics:
         Pages.
     not_admitted : mapping of str to int
         Requests that admission refused, by reason; see :meth:`HybridCache.admit <hybridkv.HybridCache.admit>`.
+    eager : mapping of str to int
+        How often a running request went beyond what graphs were captured for, by reason ("width"); see
+        :meth:`HybridCache.set_graph_widths <hybridkv.HybridCache.set_graph_widths>`.
     pages : mapping of str to PageCounts
         By group.
     states : mapping of StateKind to int
@@ -92,6 +96,7 @@ class Metrics:
     published: int
     retired: int
     not_admitted: Mapping[str, int]
+    eager: Mapping[str, int]
     pages: Mapping[str, PageCounts]
     states: Mapping[StateKind, int]
 
@@ -131,6 +136,7 @@ def read_metrics(core: _core.Cache, groups: Mapping[str, int]) -> Metrics:
     raw["false_hits"] = _by_check_and_kind(raw["false_hits"])
     raw["lost_tokens"] = _by_check_and_kind(raw["lost_tokens"])
     raw["not_admitted"] = dict(list(zip(REFUSALS, raw["not_admitted"], strict=True))[1:])
+    raw["eager"] = dict(zip(EAGER_REASONS, raw["eager"], strict=True))
     pages = {name: PageCounts(**core.census(index)) for name, index in groups.items()}
     states = {StateKind(kind): count for kind, count in enumerate(core.states())}
     return Metrics(pages=pages, states=states, **raw)

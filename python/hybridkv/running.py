@@ -12,19 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv import _core
-from hybridkv.arguments import integer, length
+from hybridkv.arguments import count, integer, length
 from hybridkv.cache_base import CacheBase
 from hybridkv.checkpoints import EVERY_BOUNDARY
 from hybridkv.deferred import Event, checked_event
 from hybridkv.errors import ArgumentError, NotAdmitted, OutOfPages
 from hybridkv.formats import KvFormat
+from hybridkv.graph import Eager
+from hybridkv.inspection import own_block_tokens
 from hybridkv.keys import block_keys
 from hybridkv.kinds import REFUSALS
 from hybridkv.lease import Lease
 from hybridkv.ticket import Ticket
 
 _Result = TypeVar("_Result")
-_Arrays = tuple[Any, Any, Any, Any, Any, Any, Any, Any]  # of a step, in its order
+_Arrays = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]  # of a step, in its order
 
 # Who gives way first, in the order of the core's numbers.
 _PREEMPT_ORDERS = ("youngest", "largest")
@@ -133,6 +135,7 @@ class Running(CacheBase):
         starts: npt.NDArray[np.int64] | None = None,
         copies: npt.NDArray[np.int32] | None = None,
         status: npt.NDArray[np.int32] | None = None,
+        eager: npt.NDArray[np.int32] | None = None,
         after: object = None,
     ) -> npt.NDArray[np.int32]:
         """Advance and grow many requests at once, into arrays of the caller; nothing is allocated in the core.
@@ -159,6 +162,9 @@ class Running(CacheBase):
             next step; -1 behind. Where it is absent or full no state is kept.
         status : numpy.ndarray, optional
             [[requests]] int32, written and returned. Default: a new array.
+        eager : numpy.ndarray, optional
+            [[requests]] int32, written: number of the first group whose block table is wider now than graphs were
+            captured for (:meth:`set_graph_widths`), -1 where none is. Whatever it says, `status` tells what was done.
         after : event, optional
             As in :meth:`Ticket.advance`.
 
@@ -179,12 +185,65 @@ class Running(CacheBase):
         if status is None:
             status = np.empty(np.shape(tickets)[:1], np.int32)
         if after is None and not self._deferred:
-            _core.step(self._core, tickets, grow, computed, out_pages, tokens, starts, copies, status, True)
+            _core.step(self._core, tickets, grow, computed, out_pages, tokens, starts, copies, status, eager, True)
         else:
             event = checked_event(after)
-            arrays = (tickets, grow, computed, out_pages, tokens, starts, copies, status)
+            arrays = (tickets, grow, computed, out_pages, tokens, starts, copies, status, eager)
             self._step_later(event, arrays, tickets, status)
         return status
+
+    # -- captured graphs ---------------------------------------------------------------------------
+
+    def set_graph_widths(self, widths: Mapping[str, int] | None) -> None:
+        """Say with which widths of block tables graphs were captured.
+
+        A request that grows beyond one is granted its pages all the same and reported: as
+        :class:`~hybridkv.graph.Eager` on what :meth:`Ticket.grow <hybridkv.Ticket.grow>` returns and on the ticket, by
+        group in :meth:`step`, and in ``metrics().eager["width"]`` once each time it goes beyond: rewound below and
+        grown again it counts again. A request that is beyond without growing (it started at a lease, or the widths were
+        changed) counts at its next grow.
+
+        Parameters
+        ----------
+        widths : mapping of str to int, or None
+            Own blocks by group: as many entries as :meth:`Ticket.page_ids <hybridkv.Ticket.page_ids>` may have. Groups
+            that are not named have any width. None: there are no graphs. Replaces what was said before.
+
+        Raises
+        ------
+        ArgumentError
+            No mapping, an unknown group, a width that is no number of blocks, a group with a live page (it has no
+            table); nothing has changed.
+        Closed
+            The cache was closed.
+
+        Notes
+        -----
+        As :meth:`bind`, it needs that no other thread is in a call.
+        """
+        self._check_usable()
+        if widths is not None and not isinstance(widths, Mapping):
+            raise ArgumentError("widths", "None, or a mapping of group names to numbers of own blocks", widths)
+        listed = [0] * len(self._index)
+        for name, width in (widths or {}).items():
+            listed[self._group_index(name)] = count(f"widths[{name}]", width)
+        self._core.set_graph_widths(listed)
+        self._graph_widths = {name: int(width) for name, width in (widths or {}).items()}
+
+    @property
+    def graph_widths(self) -> dict[str, int]:
+        """Widths of block tables that graphs were captured with, own blocks by group; groups without one left out."""
+        return dict(self._graph_widths)
+
+    def _eager(self, core: _core.Ticket) -> Eager | None:
+        number = core.eager
+        if number < 0:
+            return None
+        group = self.spec.groups[number]
+        needed = -(-core.grown_tokens // own_block_tokens(group))
+        return Eager("width", group.name, self._graph_widths[group.name], needed)
+
+    # -- preemption --------------------------------------------------------------------------------
 
     def preemption_order(self) -> list[Ticket]:
         """Return the running requests, whoever should give way first in front.

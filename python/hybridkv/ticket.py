@@ -17,9 +17,11 @@ from hybridkv.errors import ArgumentError, Closed, SpecError
 from hybridkv.handles import Uncopied
 from hybridkv.keys import readable_ids
 from hybridkv.lease import failed_kind
+from hybridkv.slots import Slots
 
 if TYPE_CHECKING:
     from hybridkv import _core
+    from hybridkv.graph import Eager
     from hybridkv.holders import Size
     from hybridkv.keys import BlockKeys
     from hybridkv.kinds import StateKind
@@ -29,81 +31,6 @@ if TYPE_CHECKING:
 
 Copies = dict[str, npt.NDArray[np.int32]]
 """Copies to run, by group: [[n, 3]] int32 source page, target page, rows from the first; 0 rows: the whole page."""
-
-
-class Slots:
-    """The pages that a :meth:`Ticket.grow` took.
-
-    Attributes
-    ----------
-    start, end : int
-        The tokens they are for: [start, end).
-    states : tuple of int
-        The lengths whose states were asked for.
-    """
-
-    __slots__ = ("_index", "_live", "_pages", "end", "start", "states")
-
-    def __init__(
-        self,
-        start: int,
-        end: int,
-        states: tuple[int, ...],
-        pages: list[npt.NDArray[np.int32]],
-        live: list[int],
-        index: Mapping[str, int],
-    ) -> None:
-        self.start = start
-        self.end = end
-        self.states = states
-        self._pages = pages
-        self._live = live
-        self._index = index
-
-    def page_ids(self, group: str) -> npt.NDArray[np.int32]:
-        """Return the new pages of a group.
-
-        Parameters
-        ----------
-        group : str
-            Name of a group of the spec.
-
-        Returns
-        -------
-        numpy.ndarray
-            int32. Of a group with a page for each block: [[new own blocks]], in order, of those whose first token
-            was grown now. Of a group with one live page: [[states]], -1 where it keeps nothing at that length.
-
-        Raises
-        ------
-        ArgumentError
-            Unknown group.
-        """
-        return self._pages[self._number(group)]
-
-    def live_page(self, group: str) -> int:
-        """Return the page that every step of this request overwrites; -1 where the group has a page a block.
-
-        Parameters
-        ----------
-        group : str
-            Name of a group of the spec.
-
-        Raises
-        ------
-        ArgumentError
-            Unknown group.
-        """
-        return self._live[self._number(group)]
-
-    def _number(self, group: str) -> int:
-        try:
-            return self._index[group]
-        except (KeyError, TypeError):
-            raise ArgumentError("group", f"one of {list(self._index)}", group) from None
-
-    def __repr__(self) -> str:
-        return f"Slots({self.start}, {self.end}, states={self.states})"
 
 
 class Ticket(Uncopied):
@@ -137,7 +64,7 @@ class Ticket(Uncopied):
         self._cache = cache
         self._lease = lease  # readable until it is settled
         self.request = request
-        cache._holders.name("ticket", core, _label(request), partial(_size, groups=len(cache.spec.groups)))
+        cache._holders.name("ticket", core, request_label(request), partial(_size, groups=len(cache.spec.groups)))
 
     @property
     def tokens(self) -> int:
@@ -163,6 +90,11 @@ class Ticket(Uncopied):
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._core.closed
+
+    @property
+    def eager(self) -> Eager | None:
+        """Why no captured graph fits it as it is grown now; None where one does, or no width was given."""
+        return self._cache._eager(self._core)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -198,7 +130,7 @@ class Ticket(Uncopied):
             cache._deferred.apply_due(core)
         pages = cache._with_room(partial(core.grow, more, list(named)))
         live = [core.live_page(number) for number in range(len(pages))]
-        return Slots(start, start + more, named, pages, live, cache._index)
+        return Slots(start, start + more, named, pages, live, cache._index, self.eager)
 
     def rewind(self, tokens: int, *, after: object = None) -> None:
         """Take back grown tokens that were not advanced: rejected drafts, with every state asked for beyond.
@@ -466,7 +398,7 @@ class Ticket(Uncopied):
         if core is None or core.closed:
             return
         tokens, pages = _size(core, len(self._cache.spec.groups))[0]  # type: ignore[index]
-        self._cache._holders.leaked("ticket", _label(self.request), (tokens, pages))
+        self._cache._holders.leaked("ticket", request_label(self.request), (tokens, pages))
         core.lose()
         warnings.warn("hybridkv: a ticket was dropped without close; its pages are quarantined", ResourceWarning, 2)
 
@@ -475,7 +407,7 @@ class Ticket(Uncopied):
         return f"Ticket({self.request!r}, {state})"
 
 
-def _label(request: object) -> str:
+def request_label(request: object) -> str:
     return str(request) or "request"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from seeded_bugs import Bug
 
 FILL, LEASE = "csrc/cache/fill.cpp", "csrc/cache/lease.h"
+TICKET_FILLS = "cache.ticket_fills_test"
 
 BUGS = [
     Bug(
@@ -79,5 +80,41 @@ BUGS = [
         "if (there != no_entry && store_.is_tip_of(",
         "stress.tips_test",
         "comes back",
+    ),
+    Bug(
+        "fill of a ticket not charged",
+        "a fill takes its pages beside its ticket's share instead of from it",
+        FILL,
+        "    admission_.took(*share, group, pages);\n",
+        "",
+        TICKET_FILLS,
+        "takes from its ticket's share",
+    ),
+    Bug(
+        "fill that outlives its ticket unaccounted",
+        "what a fill holds when its ticket ends is in no count any more",
+        "csrc/cache/close.cpp",
+        "    unowned_pages_[g].fetch_add(ticket.fills->pages[static_cast<std::size_t>(g)]);",
+        "    unowned_pages_[g].fetch_add(0);",
+        TICKET_FILLS,
+        "takes from its ticket's share",
+    ),
+    Bug(
+        "published under another's pin",
+        "a ticket's fill lets a page go from the share that somebody's pin keeps from being evicted",
+        FILL,
+        "      if (!admission_.pass_on(share, group, room_of(group))) return false;",
+        "      admission_.gave(share, group, 1);",
+        TICKET_FILLS,
+        "stays private where no page is to spare",
+    ),
+    Bug(
+        "lost page promised again",
+        "a page that a lost fill keeps out of the pool comes back into its ticket's right",
+        FILL,
+        "if (share != nullptr) admission_.lost(*share, group);",
+        "if (share != nullptr) admission_.gave(*share, group, 1);",
+        TICKET_FILLS,
+        "its own request's loss",
     ),
 ]

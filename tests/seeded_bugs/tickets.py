@@ -22,8 +22,8 @@ BUGS = [
         "admission by full length",
         "the worst case of a window group is counted as if every token kept its page",
         "csrc/layout/residency.cpp",
-        "  if (coverage.rule == Rule::Prefix) return blocks_of(r.max, block) - r.start / block;",
-        "  if (coverage.rule != Rule::Checkpoint) return blocks_of(r.max, block) - r.start / block;",
+        "  if (coverage.rule == Rule::Prefix) return blocks_for(r.max, block) - r.start / block;",
+        "  if (coverage.rule != Rule::Checkpoint) return blocks_for(r.max, block) - r.start / block;",
         "alloc.admission_test",
     ),
     Bug(
@@ -38,12 +38,30 @@ BUGS = [
         "promise read too late",
         "what a share takes while the pool is read is neither in the promise nor in what moved: a fill gets it too",
         ADMISSION,
-        "    const std::int64_t promised = promised_[group].load();  // before the takes, as in left()\n"
-        "    const std::int64_t moved = rooms[group].takes < 0 ? 0 : takes_[group].load() - rooms[group].takes;\n",
-        "    const std::int64_t moved = rooms[group].takes < 0 ? 0 : takes_[group].load() - rooms[group].takes;\n"
-        "    const std::int64_t promised = promised_[group].load();\n",
+        "  const std::int64_t promised = promised_[group].load();\n"
+        "  const std::int64_t moved = room.takes < 0 ? 0 : takes_[group].load() - room.takes;\n",
+        "  const std::int64_t moved = room.takes < 0 ? 0 : takes_[group].load() - room.takes;\n"
+        "  const std::int64_t promised = promised_[group].load();\n",
         "sim.admission_test",
         "a fill",
+    ),
+    Bug(
+        "widened by a stale look",
+        "a share is widened by a page that was taken after the pool was read",
+        ADMISSION,
+        "  if (spare(group, room) < (pinned ? 0 : 1)) return false;",
+        "  if (room.free_and_evictable - promised_[group].load() < (pinned ? 0 : 1)) return false;",
+        "sim.admission_test",
+        "beside an own page",
+    ),
+    Bug(
+        "pinned page taken for taken",
+        "a window page held beside an own one counts as taken: when its taker slides on more is promised than is there",
+        ADVANCE,
+        "    if (which == WordClass::H) {\n      admission_.took(ticket.share, group, 1);",
+        "    if (group >= 0) {\n      admission_.took(ticket.share, group, 1);",
+        "cache.ticket_fills_test",
+        "in small worlds",
     ),
     Bug(
         "window freed one step early",

@@ -222,12 +222,12 @@ HKV_TEST("a page of another owner beside an own one is in the share") {
   Share share;
   int group = -2;
   EXPECT(ask(ledger, share, {5}, {all_free(9), all_free(9)}, group) == Refusal::None);
-  EXPECT(!ledger.widen(share, 1, 5, false));  // all that is there is promised
-  EXPECT(ledger.widen(share, 1, 5, true));    // it is pinned, so that it is not among the five
+  EXPECT(!ledger.widen(share, 1, {5, 5}, false));  // all that is there is promised
+  EXPECT(ledger.widen(share, 1, {5, 5}, true));    // it is pinned, so that it is not among the five
   ledger.narrow(share, 1);
-  EXPECT(!ledger.widen(share, 1, 4, true));
+  EXPECT(!ledger.widen(share, 1, {4, 4}, true));
   EXPECT_EQ(ledger.caps(1), 5);
-  EXPECT(ledger.widen(share, 1, 6, false));
+  EXPECT(ledger.widen(share, 1, {6, 6}, false));
   EXPECT_EQ(ledger.caps(1), 6);
   EXPECT_EQ(ledger.promised(1), 6);  // until the pin is there
   ledger.took(share, 1, 1);

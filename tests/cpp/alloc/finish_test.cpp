@@ -354,7 +354,7 @@ class World {
       if (w.present.contains(g)) theirs.insert(g);
     }
     if (mine.empty() || mine == theirs) return;
-    if (!may_pin_beside(t, w, theirs)) return;  // all stay private
+    if (!may_pin_beside(t, w, theirs, prefix)) return;  // all stay private
     for (const int g : theirs) mine.erase(g);
     for (const int g : mine) {
       w.present.insert(g);
@@ -365,15 +365,18 @@ class World {
     if (prefix) ++w.pins, t.history.push_back(end);
   }
   // The pin will hold pages of others too.
-  bool may_pin_beside(Ticket& t, const Word& w, const std::set<int>& theirs) {
+  bool may_pin_beside(Ticket& t, const Word& w, const std::set<int>& theirs, bool prefix) {
     if (theirs.empty() || habits_.pins_beside_own) return true;
     std::vector<int> widened;
     for (const int g : theirs) {
-      if (!ledger_.widen(t.share, g, free_and_evictable(g), w.pins != 0)) break;
+      if (!ledger_.widen(t.share, g, {capacity_[g], free_and_evictable(g)}, prefix && w.pins != 0)) break;
       widened.push_back(g);
     }
     const bool all = widened.size() == theirs.size();
-    for (const int g : widened) all ? ledger_.took(t.share, g, 1) : ledger_.narrow(t.share, g);
+    for (const int g : widened) {
+      if (!all) ledger_.narrow(t.share, g);
+      if (all && prefix) ledger_.took(t.share, g, 1);
+    }
     beside += all ? 1 : 0;
     return all;
   }

@@ -63,7 +63,7 @@ class Ledger : public Program {
     HKV_MUST(admitted > 0);  // nothing is refused for ever where nothing runs
   }
 
- private:
+ protected:
   std::vector<PageId> take(AdmissionLedger::Share& share, std::int64_t pages) {
     std::vector<PageId> held;
     for (std::int64_t i = 0; i < pages; ++i) {
@@ -101,12 +101,37 @@ struct FillBesideRequests : Ledger {
   }
 };
 
+// A request that would hold a page of another beside its own, while one takes what it was promised: nothing is to
+// spare at any time.
+struct WidenBesideTake : Ledger {
+  AdmissionLedger::Share shares[2];
+  bool widened = false;
+  WidenBesideTake() : Ledger(2) {}
+  void before() override {
+    int group = -2;
+    for (auto& share : shares) admitted += ledger.admit(share, {1}, rooms(), group) == Refusal::None ? 1 : 0;
+    HKV_MUST(admitted == 2);
+  }
+  void thread(int self) override {
+    if (self == 1) widened = ledger.widen(shares[1], 0, rooms()[0], false);
+    const std::int64_t pages = self == 1 && widened ? 2 : 1;
+    for (const PageId page : take(shares[self], pages)) {
+      ledger.gave(shares[self], 0, 1);
+      pool.give_back(page);
+    }
+    ledger.end(shares[self]);
+  }
+};
+
 }  // namespace
 
 HKV_TEST("what was promised is there when it is taken") {
   search_all<TwoThatFit>("two requests that fit");
   search_all<TwoRequests<1>>("two requests that do not fit together");
   sample<TwoRequests<3>>("two requests, three times", 50000);
+}
+HKV_TEST("a pin beside an own page takes nothing that is promised") {
+  search_all<WidenBesideTake>("widen beside a take");
 }
 HKV_TEST("a fill takes nothing that is promised") {
   sample<FillBesideRequests>("fill beside requests", 50000);
