@@ -70,7 +70,7 @@ class Lru : public EvictionPolicy {
     const Recency& recency = store_.recency();
     const std::uint32_t horizon = recency.horizon();
     const std::uint32_t count = pool == descriptor_pool ? store_.blocks() : store_.pool(pool).count();
-    list.begin(eviction_batch(count, store_.blocks()));
+    list.begin(eviction_batch(count));
     for (std::uint32_t i = 0; i < store_.blocks(); ++i) {
       std::uint32_t tick = 0;
       if (evictable(pool, DescriptorId{i}, tick))

@@ -50,14 +50,10 @@ class EvictionPolicy {
 std::unique_ptr<EvictionPolicy> make_eviction(EvictionOrder order, const Layout& layout,
                                               const BlockStore& store);
 
-// How many candidates a pass over so many descriptors keeps for a pool of `count`: a quarter of it (bench/README.md: as
-// good as a sixteenth, and a pass serves four times as many); where descriptors are many, so that a pass is long beside
-// what a choice of few is worth, up to 1/8 of them, and half of a small pool.
-constexpr std::size_t eviction_batch(std::size_t count, std::size_t blocks) {
-  const std::size_t share = count / 4 < 16 ? 16 : count / 4;
-  const std::size_t paid = blocks < 32768 ? 0 : blocks / 8 < count / 2 ? blocks / 8 : count / 2;
-  return share < paid ? paid : share;
-}
+// How many candidates a pass keeps for a pool of `count`: half of it, which saves as many tokens as a sixteenth did
+// (bench/test_bench_eviction.py), and a pass over all descriptors serves eight times as many. 16 bytes a page, from the
+// first pass on.
+constexpr std::size_t eviction_batch(std::size_t count) { return count / 2 < 16 ? 16 : count / 2; }
 
 // Whether all that the descriptor holds could be evicted, so that it would be free: it holds something, nothing is
 // pinned, and no page is in a phase that only its owner leaves. An empty tip directory is such a one.

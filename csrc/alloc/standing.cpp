@@ -61,7 +61,7 @@ void Standing::read_words() {
     node.tick = recency.tick(id, WordClass::H);
     node.states_used = ~Recency::age(horizon_, b.no_phase() ? node.tick : recency.tick(id, WordClass::B));
     node.used = any_prefix_ ? ~Recency::age(horizon_, node.tick) : node.states_used;
-    node.below = none_u32;
+    node.below = recency.parent_tag(id);  // until find_parents has used it
     node.h = h.usable_slots(), node.b = b.usable_slots();
     node.flags = kLive;
     if (h.pins() != 0) node.set(kPinnedH);
@@ -81,9 +81,8 @@ void Standing::find_parents() {
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
     if (!node.is(kLive)) continue;
-    const std::uint32_t tag = store_.recency().parent_tag(DescriptorId{i});
-    const std::uint32_t parent = node.parent;
-    node.parent = none_u32;
+    const std::uint32_t tag = node.below, parent = node.parent;
+    node.parent = node.below = none_u32;
     if (tag == 0) continue;  // it begins its prefix
     if (parent < nodes_.size() && nodes_[parent].is(kLive) && nodes_[parent].tag == tag &&
         nodes_[parent].end < node.end) {

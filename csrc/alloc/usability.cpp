@@ -113,7 +113,7 @@ class Usability : public EvictionPolicy {
     standing_.read();
     std::size_t count = store_.blocks();
     if (which >= 0) count = store_.pool(which).count();
-    list.begin(eviction_batch(count, store_.blocks()));
+    list.begin(eviction_batch(count));
     if (which >= 0) given_[static_cast<std::size_t>(which)] = {};
     for (std::uint32_t i = 0; i < store_.blocks(); ++i) {
       const DescriptorId id{i};

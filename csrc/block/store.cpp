@@ -154,7 +154,7 @@ SlotMask BlockStore::evict_at(DescriptorId id, WordClass which, SlotMask wanted,
       const int group = group_at(which, std::countr_zero(bits));
       run.pages[group][run.count[group]++] = index(*page++);
     }
-    table_.erase_if_empty(id, key);
+    if (table_.end_if_empty(id, key)) run.ids[run.id_count++] = index(id);
     return gone;
   }
 }
@@ -165,6 +165,8 @@ void BlockStore::give_back(EvictionRun& run) {
     if (run.count[group] != 0) pool(group).give_back_some({run.pages[group].data(), run.count[group]});
     run.count[group] = 0;
   }
+  if (run.id_count != 0) ids_.give_back_some({run.ids.data(), run.id_count});
+  run.id_count = 0;
 }
 
 void BlockStore::read_pages(DescriptorId id, WordClass which, SlotMask gone, PageId* pages) const {

@@ -38,12 +38,14 @@ struct GroupSlot {
   StateKind kind = StateKind::Compressed;
 };
 
-// What evicting many pages adds up: the pages go back to their pools, and are counted, together.
+// What evicting many pages adds up: pages and descriptors go back to their pools, and are counted, together.
 struct EvictionRun {
-  static constexpr int most_pages = 64;  // of a group
+  static constexpr int most_pages = 64;  // of a group; descriptors as well
   EvictableChange change;
   std::array<std::array<std::uint32_t, most_pages>, 2 * Word::slots> pages;  // a group
   std::array<std::uint8_t, 2 * Word::slots> count{};                         // a group
+  std::array<std::uint32_t, most_pages> ids;                                 // descriptors whose life ended
+  std::uint8_t id_count = 0;
 };
 
 class BlockStore {
@@ -143,8 +145,8 @@ class BlockStore {
   // The same for any of several slots of a word, of whatever key lives at the id, in one CAS.
   // Returns: the slots taken; those that could not go are left out.
   SlotMask evict_at(DescriptorId id, WordClass which, SlotMask wanted);
-  // The same; the pages are free once give_back(run) was called, and count as evictable until then.
-  // Requires: at most EvictionRun::most_pages calls of a class a run.
+  // The same; the pages, and the id where its life ended, are free once give_back(run) was called; the pages count as
+  // evictable until then. Requires: at most EvictionRun::most_pages ids a run.
   SlotMask evict_at(DescriptorId id, WordClass which, SlotMask wanted, EvictionRun& run);
   void give_back(EvictionRun& run);
   // Pages of a group that could be evicted now. Exact when idle; else near the truth. Progress: wait-free.

@@ -238,14 +238,14 @@ bool Table::counts_hold() const {
 // claimer who sees B after that CAS sees H closed, descriptor.h invariant 4) or a claimer's undo (then the
 // eraser's CAS on B fails, because the claim, or the undo's generation, stands in its way). The thread of
 // that CAS clears the slot. A claim that holds is seen here with the H it left (descriptor.h invariant 7).
-void Table::erase_if_empty(DescriptorId id, Key128 key) {
+bool Table::end_if_empty(DescriptorId id, Key128 key) {
   Descriptor& d = (*this)[id];
   Word h, b;
-  if (!d.sight_empty(key, h, b)) return;
-  if (!d.try_give_up(WordClass::H, h, h.closed_next())) return;
-  if (!d.try_give_up(WordClass::B, b, b.next_generation())) return;
+  if (!d.sight_empty(key, h, b)) return false;
+  if (!d.try_give_up(WordClass::H, h, h.closed_next())) return false;
+  if (!d.try_give_up(WordClass::B, b, b.next_generation())) return false;
   clear_slot(id, key);
-  ids_.give_back(index(id));
+  return true;
 }
 
 SlotMask Table::claim_b(DescriptorId id, Key128 key, SlotMask wanted, Event event, bool& lives) {

@@ -92,7 +92,12 @@ class Table {
 
   // Ends the life of `key` at `id` if both words are empty; does nothing where they are not, or where that
   // life is over. To be called by whoever gave up a page there. Progress: lock-free.
-  void erase_if_empty(DescriptorId id, Key128 key);
+  void erase_if_empty(DescriptorId id, Key128 key) {
+    if (end_if_empty(id, key)) ids_.give_back(index(id));
+  }
+  // The same, but the id stays out of the pool. Returns: whether this call ended the life; the id is the caller's
+  // to give back then.
+  bool end_if_empty(DescriptorId id, Key128 key);
 
   // Takes `wanted` slots of B out of Absent (event `event`) and makes sure that the descriptor lives on.
   // Returns: the slots taken (those not Absent are left out); 0 with `lives` false where the life of `key`
