@@ -82,7 +82,8 @@ bool BlockStore::publish_where(DescriptorId id, int group, std::uint32_t tick, s
   return true;
 }
 
-bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins) {
+bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins,
+                               SlotMask unready) {
   Descriptor& d = descriptors_[index(id)];
   std::uint32_t groups = 0;
   for (int slot = 0; slot < Word::slots; ++slot) {
@@ -93,6 +94,9 @@ bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots,
   Word seen = d.word(which), next;
   do {
     if (seen.pins() + pins > Word::pins_max) return false;
+    for (int slot = 0; slot < Word::slots; ++slot) {
+      if (unready >> slot & 1 && seen.usable_slot(slot)) return false;
+    }
     next = seen.apply(slots, Event::Publish)->pinned(pins);
   } while (!d.try_publish(which, seen, next));
   evictable_.changed(which, seen, next);

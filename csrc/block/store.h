@@ -114,9 +114,10 @@ class BlockStore {
   // Requires: owner of Filling of that group; the caller took `page` from pool(group). Progress: lock-free.
   void file_page(DescriptorId id, int group, PageId page) { set_page(id, group, page); }
   // Makes claimed slots visible in one step, with `pins` pins of the caller's on the word from that step on.
-  // Returns: false where so many pins are there that these would not fit; nothing has changed then.
-  // Requires: owner of Filling of all of them. Progress: lock-free.
-  bool publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins);
+  // Returns: false where so many pins are there that these would not fit, or where one of the `unready` slots is usable
+  // by now; nothing has changed then. Requires: owner of Filling of all of them. Progress: lock-free.
+  bool publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins,
+                     SlotMask unready = 0);
 
   // ---- steps of anybody -----------------------------------------------------------------------
 
