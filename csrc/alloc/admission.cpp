@@ -24,8 +24,8 @@ AdmissionLedger::AdmissionLedger(const Layout& layout, AdmissionLimits limits)
 }
 
 std::int64_t AdmissionLedger::cap_of(int group, const Demand& demand) const {
-  if ((demand.groups >> group & 1) == 0) return 0;
   const std::int64_t extra = demand.extra.empty() ? 0 : demand.extra[static_cast<std::size_t>(group)];
+  if ((demand.groups >> group & 1) == 0) return extra;
   return extra + worst_pages(layout_, group,
                              {demand.max_tokens, demand.start_tokens, limits_.step_tokens, demand.states});
 }
@@ -70,14 +70,13 @@ Refusal AdmissionLedger::counts(std::uint32_t combination) const {
 }
 
 Refusal AdmissionLedger::short_of(const Demand& demand, std::span<const Room> rooms, int& group) const {
-  std::uint32_t combination = 0;
   for (group = 0; group < group_count_; ++group) {
     const std::int64_t cap = cap_of(group, demand);
-    if (cap > 0) combination |= 1u << group;
-    if (cap > left(group, rooms[group])) return Refusal::Pages;
+    // Where it takes nothing, a lease still pins what was promised, and longer than a lease may.
+    if ((cap > 0 || demand.start_tokens > 0) && cap > left(group, rooms[group])) return Refusal::Pages;
   }
   group = -1;
-  return counts(combination);
+  return counts(used(demand));
 }
 
 // The groups that keep the request out by the watermark, as bits: those an admission would take below low,
@@ -95,16 +94,15 @@ std::uint32_t AdmissionLedger::under(const Demand& demand, std::span<const Room>
   return under;
 }
 
-void AdmissionLedger::grant(Share& share, std::span<const std::int64_t> caps) {
+void AdmissionLedger::grant(Share& share, std::span<const std::int64_t> caps, std::uint32_t combination) {
   HKV_CHECK(!share.live);
   share.live = true;
-  share.combination = 0;
+  share.combination = combination;
   for (int g = 0; g < group_count_; ++g) {
     share.cap[g] = caps[static_cast<std::size_t>(g)];
     share.taken[g].store(0);
     caps_[g].fetch_add(share.cap[g]);
     promised_[g].fetch_add(share.cap[g]);
-    if (share.cap[g] > 0) share.combination |= 1u << g;
   }
 }
 
@@ -122,7 +120,7 @@ Refusal AdmissionLedger::admit(Share& share, const Demand& demand, std::span<con
   below_ = 0;
   std::array<std::int64_t, most_groups> caps{};
   for (int g = 0; g < group_count_; ++g) caps[g] = cap_of(g, demand);
-  grant(share, caps);
+  grant(share, caps, used(demand));
   share.counted = true;
   share.number = ++numbers_;
   live_requests_.fetch_add(1);
@@ -145,7 +143,7 @@ bool AdmissionLedger::admit_fill(Share& share, std::span<const std::int64_t> pag
     if (pages[group] > 0 && pages[group] > spare(group, rooms[group])) return false;
   }
   group = -1;
-  grant(share, pages);
+  grant(share, pages, 0);
   share.counted = false;
   return true;
 }

@@ -96,7 +96,7 @@ class AdmissionLedger {
   struct Share {
     std::array<std::int64_t, most_groups> cap{};
     std::array<Atom<std::int64_t>, most_groups> taken;  // pages it took and did not yet let go
-    std::uint32_t combination = 0;                      // bit a group: cap > 0
+    std::uint32_t combination = 0;                      // bit a group that the request uses
     bool live = false;
     bool counted = false;      // a request; a fill is not
     std::uint64_t number = 0;  // of its admission, ascending
@@ -106,8 +106,8 @@ class AdmissionLedger {
     std::int64_t max_tokens = 1;
     std::int64_t start_tokens = 0;          // of the lease that it holds already; 0: none
     std::int64_t states = 0;                // checkpoint pages asked for at a time, beyond the spare
-    std::span<const std::int64_t> extra{};  // a group, or empty: more pages because of its lease
-    std::uint32_t groups = ~0u;             // bit a group that it uses
+    std::span<const std::int64_t> extra{};  // a group, or empty: more pages because of its lease or of groups
+    std::uint32_t groups = ~0u;             // bit a group that it uses; of another it takes no page
   };
 
   // Requires: at most 16 groups; low <= high.
@@ -176,7 +176,8 @@ class AdmissionLedger {
   Refusal short_of(const Demand& demand, std::span<const Room> rooms, int& group) const;
   Refusal counts(std::uint32_t combination) const;
   std::uint32_t under(const Demand& demand, std::span<const Room> rooms) const;
-  void grant(Share& share, std::span<const std::int64_t> caps);
+  void grant(Share& share, std::span<const std::int64_t> caps, std::uint32_t combination);
+  std::uint32_t used(const Demand& demand) const { return demand.groups & ((1u << group_count_) - 1); }
 
   const Layout& layout_;
   AdmissionLimits limits_;

@@ -8,6 +8,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
+#include "layout/residency.h"
 
 namespace py = pybind11;
 
@@ -17,13 +18,14 @@ namespace {
 py::object admit(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& start,
                  std::int64_t max_tokens, std::int64_t states,
                  const std::optional<std::shared_ptr<LeaseBox>>& lease, const py::object& formats,
-                 const py::tuple& keep, bool lease_waits) {
+                 const py::tuple& keep, bool lease_waits, std::uint32_t groups) {
   HybridCache& cache = box->cache;
   const std::vector<FormatId> writer = formats_from(cache, formats);
   AdmitQuestion question;
   question.start = start;
   question.max_tokens = max_tokens;
   question.states = states;
+  question.groups = groups;
   question.formats = writer.empty() ? cache.spec_formats() : std::span<const FormatId>(writer);
   if (lease) {
     question.lease = &(*lease)->open();
@@ -64,8 +66,11 @@ py::list grow(TicketBox& box, std::int64_t tokens, const std::vector<std::int64_
       result.append(std::move(pages));
       continue;
     }
-    auto pages = pages_array(states.size());
-    for (std::size_t i = 0; i < states.size(); ++i) {
+    const Group& group = box.box->cache.layout().groups[g];
+    // Of a group with a page for each block that is not used there are no new blocks.
+    const bool live = is_live_group(group, box.box->cache.layout().block_tokens(group));
+    auto pages = pages_array(live ? states.size() : 0);
+    for (std::size_t i = 0; live && i < states.size(); ++i) {
       PageId page = no_page;
       for (std::size_t s = had[g]; s < hand.states.size(); ++s) {
         if (hand.states[s].tokens == states[i]) page = hand.states[s].page;
@@ -211,7 +216,7 @@ void bind_ticket(py::module_& m) {
           },
           py::arg("other"), py::arg("how"));
   m.def("admit", &admit, py::arg("cache"), py::arg("start"), py::arg("max_tokens"), py::arg("states"),
-        py::arg("lease"), py::arg("formats"), py::arg("keep"), py::arg("lease_waits"));
+        py::arg("lease"), py::arg("formats"), py::arg("keep"), py::arg("lease_waits"), py::arg("groups"));
   bind_step(m);
 }
 

@@ -84,12 +84,15 @@ bool BlockStore::publish_where(DescriptorId id, int group, std::uint32_t tick, s
 }
 
 bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins,
-                               std::uint32_t tick) {
+                               std::uint32_t tick, SlotMask unready) {
   Descriptor& d = descriptors_[index(id)];
   recency_.touch(id, which, tick);
   Word seen = d.word(which), next;
   do {
     if (seen.pins() + pins > Word::pins_max) return false;
+    for (int slot = 0; slot < Word::slots; ++slot) {
+      if (unready >> slot & 1 && seen.usable_slot(slot)) return false;
+    }
     next = seen.apply(slots, Event::Publish)->pinned(pins);
   } while (!d.try_publish(which, seen, next));
   evictable_.changed(which, seen, next);

@@ -125,10 +125,11 @@ class BlockStore {
   // Requires: owner of Filling of that group; the caller took `page` from pool(group). Progress: lock-free.
   void file_page(DescriptorId id, int group, PageId page) { set_page(id, group, page); }
   // Makes claimed slots visible in one step, with `pins` pins of the caller's on the word from that step on; they
-  // count as used at `tick`. Returns: false where so many pins are there that these would not fit; nothing has
-  // changed then. Requires: owner of Filling of all of them; note_held of their groups. Progress: lock-free.
-  bool publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins,
-                     std::uint32_t tick);
+  // count as used at `tick`. Returns: false where so many pins are there that these would not fit, or where one of the
+  // `unready` slots is usable by now; nothing has changed then. Requires: owner of Filling of all of them; note_held of
+  // their groups. Progress: lock-free.
+  bool publish_slots(DescriptorId id, WordClass which, SlotMask slots, std::uint32_t pins, std::uint32_t tick,
+                     SlotMask unready = 0);
   // Notes the groups of those slots of H and of B as once_held. Progress: wait-free.
   void note_held(DescriptorId id, SlotMask h, SlotMask b) {
     const std::uint32_t groups = groups_of(WordClass::H, h) | groups_of(WordClass::B, b);

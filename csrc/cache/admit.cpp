@@ -46,7 +46,7 @@ std::unique_ptr<Ticket> HybridCache::admit(const AdmitQuestion& question, NotAdm
   auto ticket = std::make_unique<Ticket>(question.start, start, question.max_tokens);
   ticket->formats.assign(question.formats.begin(), question.formats.end());
   const std::vector<std::int64_t> extra = extra_pages(question);
-  const AdmissionLedger::Demand demand{question.max_tokens, start, question.states, extra};
+  const AdmissionLedger::Demand demand{question.max_tokens, start, question.states, extra, question.groups};
   if (question.lease != nullptr) disown(*question.lease);  // its pins are the request's, not nobody's
   refused.reason = admission_.admit(ticket->share, demand, rooms(), refused.group);
   if (refused.reason == Refusal::None && !take_first_pages(*ticket, question)) {
@@ -84,7 +84,10 @@ void HybridCache::refuse(const AdmitQuestion& question, NotAdmitted& refused) {
       question.lease->drop(store_);
     }
     int group = -1;
-    const AdmissionLedger::Demand alone{question.max_tokens, 0, question.states};
+    AdmitQuestion without = question;
+    without.lease = nullptr;
+    const std::vector<std::int64_t> extra = extra_pages(without);
+    const AdmissionLedger::Demand alone{question.max_tokens, 0, question.states, extra, question.groups};
     if (refused.reason == Refusal::Pages && admission_.judge(alone, rooms(), group) == Refusal::None)
       refused.reason = Refusal::Lease;
   }
@@ -148,17 +151,27 @@ void HybridCache::disown(Lease& lease) {
 }
 
 // What a request needs beyond its worst case (residency.h): pages that its lease pins until it has gone on, and
-// the blocks that are computed again instead of read.
+// the blocks that are computed again instead of read; of a group that it does not use, what pins for the sake of others
+// hold there.
 std::vector<std::int64_t> HybridCache::extra_pages(const AdmitQuestion& question) const {
   std::vector<std::int64_t> extra(layout_.groups.size(), 0);
+  const auto used = [&](int g) { return (question.groups >> g & 1) != 0; };
+  const std::int64_t start = question.lease == nullptr ? 0 : question.lease->tokens;
+  const RequestLengths lengths{question.max_tokens, start, admission_.limits().step_tokens, question.states};
+  for (int g = 0; g < store_.group_count(); ++g) {
+    if (used(g)) continue;
+    extra[g] = neighbour_pages(layout_, g, lengths);
+    if (question.lease != nullptr && !layout_.groups[g].prefix())
+      extra[g] += pinned_pages(*question.lease)[static_cast<std::size_t>(g)];
+  }
   if (question.lease == nullptr) return extra;
   const Lease& lease = *question.lease;
   for (const Lease::Held& held : lease.held) {
     const Group& group = layout_.groups[held.group];
-    if (is_live_group(group, layout_.block_tokens(group))) ++extra[held.group];
+    if (used(held.group) && is_live_group(group, layout_.block_tokens(group))) ++extra[held.group];
   }
   for (int g = 0; g < store_.group_count(); ++g) {
-    if (lease.replayed >> g & 1)
+    if (used(g) && (lease.replayed >> g & 1) != 0)
       extra[g] += replayed_blocks(g, lease.tokens).to - replayed_blocks(g, lease.tokens).from;
   }
   return extra;
@@ -182,7 +195,9 @@ bool HybridCache::take_first_pages(Ticket& ticket, const AdmitQuestion& question
     const Group& group = layout_.groups[g];
     const std::int64_t block_tokens = layout_.block_tokens(group);
     Ticket::Hand& hand = ticket.hands[g];
-    hand.live_group = is_live_group(group, block_tokens);
+    hand.used = (question.groups >> g & 1) != 0;
+    hand.live_group = !hand.used || is_live_group(group, block_tokens);
+    if (!hand.used) continue;
     if (hand.live_group) {
       hand.keeps_states = hkv::keeps_states(group, block_tokens, lengths);
       enough = enough && take_page(ticket, g, hand.live);
@@ -213,7 +228,7 @@ bool HybridCache::take_first_pages(Ticket& ticket, const AdmitQuestion& question
 void HybridCache::copy_leased_states(Ticket& ticket, const Lease& lease) {
   for (const Lease::Held& held : lease.held) {
     const Ticket::Hand& hand = ticket.hands[held.group];
-    if (!hand.live_group) continue;
+    if (!hand.live_group || !hand.used) continue;
     const PageId source = store_.page(held.id, held.group);
     const auto rows = static_cast<std::int32_t>(store_.pool(held.group)[source].attested_rows.load());
     ticket.copies.push_back({held.group, source, hand.live, rows});

@@ -26,7 +26,7 @@ void HybridCache::check_advance(const Ticket& ticket, std::int64_t computed,
     bool asked = length % layout_.unit_tokens == 0 && length > ticket.advanced && length <= computed;
     for (int g = 0; asked && g < store_.group_count(); ++g) {
       const Ticket::Hand& hand = ticket.hands[g];
-      if (!hand.live_group || !keeps_state(g, length)) continue;
+      if (!hand.live_group || !keeps_state(ticket, g, length)) continue;
       asked = std::any_of(hand.states.begin(), hand.states.end(),
                           [&](const Ticket::State& state) { return state.tokens == length; });
     }
@@ -78,7 +78,7 @@ void HybridCache::copy_live_states(Ticket& ticket, std::int64_t computed, std::i
 
 bool HybridCache::wants_state(const Ticket& ticket, int group, std::int64_t computed) const {
   const Ticket::Hand& hand = ticket.hands[group];
-  return hand.live_group && keeps_state(group, computed) &&
+  return hand.live_group && keeps_state(ticket, group, computed) &&
          std::none_of(hand.states.begin(), hand.states.end(),
                       [&](const Ticket::State& state) { return state.tokens == computed; });
 }
@@ -170,6 +170,18 @@ void HybridCache::publish_unit(Ticket& ticket, ClaimedUnit& claimed, PublishRun&
   }
 }
 
+// Slots of Prefix groups that the ticket does not use: a pin of its own would hold what others filed there. (Of other
+// groups its share has room for it from the start.)
+SlotMask HybridCache::unused_slots(const Ticket& ticket, std::int64_t unit, WordClass which) const {
+  SlotMask slots = 0;
+  for (int g = 0; which == WordClass::H && g < store_.group_count(); ++g) {
+    if (ticket.hands[g].used || !layout_.groups[g].prefix() || unit % layout_.groups[g].block_units != 0)
+      continue;
+    slots = static_cast<SlotMask>(slots | 1u << store_.slot_of(g).slot);
+  }
+  return slots;
+}
+
 // A pin is on a word: it would also hold the pages that others filed where the ticket's own stay private. May it,
 // without taking from what other tickets were promised (alloc/admission.h, invariant 4)? If so, the ticket has
 // room for them in its share.
@@ -217,8 +229,9 @@ void HybridCache::for_each_block(Ticket& ticket, const ClaimedUnit& claimed, Wha
 // Makes claimed blocks visible, pinned by the ticket from that moment on.
 void HybridCache::publish_claimed(Ticket& ticket, const ClaimedUnit& claimed, PublishRun& run) {
   const auto& [unit, key, id, which, mine, lost, wanted] = claimed;
-  SlotMask beside = lost;
-  if (lost != 0 && !widen_beside(ticket, id, which, beside)) {
+  const auto others = static_cast<SlotMask>(lost | unused_slots(ticket, unit, which));
+  SlotMask beside = others;
+  if (others != 0 && !widen_beside(ticket, id, which, beside)) {
     abort_slots(id, key, which, mine);
     return;
   }
@@ -231,7 +244,9 @@ void HybridCache::publish_claimed(Ticket& ticket, const ClaimedUnit& claimed, Pu
   link_unit(ticket, unit * layout_.unit_tokens, id);
   store_.note_held(id, wanted[static_cast<int>(WordClass::H)], wanted[static_cast<int>(WordClass::B)]);
   const auto count = static_cast<std::uint32_t>(std::popcount(static_cast<unsigned>(mine)));
-  if (!store_.publish_slots(id, which, mine, which == WordClass::H ? 1 : count, run.tick)) {
+  // What of history was not ready then and is now, nobody made room for.
+  const auto late = static_cast<SlotMask>(which == WordClass::H ? others & ~beside : 0);
+  if (!store_.publish_slots(id, which, mine, which == WordClass::H ? 1 : count, run.tick, late)) {
     narrow_beside(ticket, which, beside);
     abort_slots(id, key, which, mine);  // private still
     return;

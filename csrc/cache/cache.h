@@ -96,7 +96,9 @@ struct AdmitQuestion {
   std::shared_ptr<const KeyChain> start;  // the lease's keys, or a chain without tokens
   std::int64_t max_tokens = 0;
   std::int64_t states = 0;  // pages for states asked for at a time
-  Lease* lease = nullptr;   // outlives the ticket; pins are the ticket's to drop
+  std::uint32_t groups =
+      ~0u;                 // bit a group that the request uses: of the others it takes and publishes nothing
+  Lease* lease = nullptr;  // outlives the ticket; pins are the ticket's to drop
   bool lease_waits =
       false;  // launched work reads it: where the request is refused its pins are the caller's to drop
   KeepPolicy keep;
@@ -364,7 +366,7 @@ class HybridCache {
   // grow.cpp
   void check_open(const Ticket& ticket) const;
   bool in_flight_fits(const Ticket& ticket, std::int64_t grown, std::int64_t advanced) const;
-  bool keeps_state(int group, std::int64_t tokens) const;
+  bool keeps_state(const Ticket& ticket, int group, std::int64_t tokens) const;
   std::int64_t pages_to_grow(const Ticket& ticket, int group, std::int64_t grown,
                              std::span<const std::int64_t> states) const;
   bool is_room(int group, std::int64_t pages) const;
@@ -382,6 +384,7 @@ class HybridCache {
   void copy_live_state(Ticket& ticket, int group, std::int64_t computed);
   void publish_blocks(Ticket& ticket, std::int64_t upto);
   void publish_unit(Ticket& ticket, ClaimedUnit& claimed, PublishRun& run);
+  SlotMask unused_slots(const Ticket& ticket, std::int64_t unit, WordClass which) const;
   bool widen_beside(Ticket& ticket, DescriptorId id, WordClass which, SlotMask& lost);
   void narrow_beside(Ticket& ticket, WordClass which, SlotMask widened);
   void abort_slots(DescriptorId id, Key128 key, WordClass which, SlotMask mine);

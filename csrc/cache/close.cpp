@@ -90,7 +90,7 @@ void HybridCache::publish_end(Ticket& ticket, bool keep_tip) {
     return;
   for (int g = 0; g < store_.group_count(); ++g) {
     Ticket::Hand& hand = ticket.hands[g];
-    if (!hand.live_group || !keeps_state(g, ticket.advanced)) continue;
+    if (!hand.live_group || !keeps_state(ticket, g, ticket.advanced)) continue;
     const Key128 key = ticket.keys.key(ticket.advanced / layout_.unit_tokens - 1);
     if (publish_page(ticket, g, key, ticket.advanced, 0, hand.live) != no_descriptor) hand.live = no_page;
   }
@@ -123,7 +123,7 @@ void HybridCache::publish_tip(Ticket& ticket) {
 // The page that holds a group's rows, or state, of the partial last unit; nullptr where there is none.
 PageId* HybridCache::tip_page(Ticket& ticket, int group) {
   Ticket::Hand& hand = ticket.hands[group];
-  if (hand.live_group) return ticket.live_at == ticket.advanced ? &hand.live : nullptr;
+  if (hand.live_group) return hand.used && ticket.live_at == ticket.advanced ? &hand.live : nullptr;
   const std::int64_t block = ticket.advanced / layout_.block_tokens(layout_.groups[group]);
   // Pages grown beyond the end were given back or hold nothing: the last one that matters is this block's.
   if (block < hand.first_held || block >= hand.next_grow) return nullptr;

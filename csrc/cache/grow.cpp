@@ -32,9 +32,9 @@ void HybridCache::check_open(const Ticket& ticket) const {
     throw Error(ErrorCode::Closed, "ticket", "a ticket neither closed nor failed", "one that was");
 }
 
-bool HybridCache::keeps_state(int group, std::int64_t tokens) const {
+bool HybridCache::keeps_state(const Ticket& ticket, int group, std::int64_t tokens) const {
   const std::int64_t block_tokens = layout_.block_tokens(layout_.groups[group]);
-  return tokens > 0 && tokens % block_tokens == 0 && needs_page(group, tokens);
+  return ticket.hands[group].used && tokens > 0 && tokens % block_tokens == 0 && needs_page(group, tokens);
 }
 
 // Pages that grow would take of a group. A live group's spare is taken back once the state that the last one kept
@@ -47,7 +47,7 @@ std::int64_t HybridCache::pages_to_grow(const Ticket& ticket, int group, std::in
     return std::max<std::int64_t>(0, end - hand.next_grow);
   }
   std::int64_t pages = wants_spare(hand) ? 1 : 0;
-  for (const std::int64_t length : states) pages += keeps_state(group, length) ? 1 : 0;
+  for (const std::int64_t length : states) pages += keeps_state(ticket, group, length) ? 1 : 0;
   return pages;
 }
 
@@ -142,7 +142,7 @@ bool HybridCache::grow_group(Ticket& ticket, int group, std::int64_t grown,
   if (!had_spare && enough) ticket.spares_taken |= 1u << group;
   for (const std::int64_t length : states) {
     PageId page = no_page;
-    if (!enough || !keeps_state(group, length)) continue;
+    if (!enough || !keeps_state(ticket, group, length)) continue;
     enough = take_page(ticket, group, page);
     if (enough) hand.states.push_back({length, page, Ticket::State::From::Asked});
   }
@@ -164,7 +164,7 @@ void HybridCache::shrink_group(Ticket& ticket, int group, std::int64_t grown,
     return;
   }
   for (const std::int64_t length : states) {
-    if (!keeps_state(group, length)) continue;
+    if (!keeps_state(ticket, group, length)) continue;
     give_page(ticket, group, hand.states.back().page, false);
     hand.states.pop_back();
   }

@@ -86,6 +86,8 @@ struct Ticket {
   };
   // What the ticket holds of one group.
   struct Hand {
+    bool used =
+        true;  // else nothing is ever taken or published here, and it counts as a live group without a page
     bool live_group = false;
     bool keeps_states = false;  // live: its state is kept at some block boundary of this request
     // paged: blocks[i] is own block `base` + i

@@ -27,7 +27,9 @@ class Admission:
     max_requests : int, optional
         Requests admitted at a time, at least 1. Default: as many as fit.
     max_combinations : int, optional
-        Different sets of groups in which admitted requests may hold pages, at least 1. Default: any number.
+        Different sets of groups that admitted requests use, at least 1. A request may hold a page of every group it
+        uses, however short it is, and it uses all of them unless it is admitted with ``groups=``: without that there is
+        one set. Default: any number.
     watermark : float or (float, float), optional
         Share of every pool, 0 to 1. Nobody is admitted where less than the first would be neither held nor
         promised then; once that has kept somebody out, nobody is admitted until the second is there again. One

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cmp_to_key, partial
 from typing import Any, TypeVar
@@ -44,6 +44,7 @@ class Running(CacheBase):
         states: int = 0,
         prompt_tokens: int | None = None,
         matched_tokens: int | None = None,
+        groups: Collection[str] | None = None,
         formats: Mapping[str, KvFormat] | None = None,
     ) -> Ticket:
         """Give a request the right to memory: its worst case fits beside that of every other.
@@ -64,6 +65,10 @@ class Running(CacheBase):
             Tokens of the prompt, for a cache with a :class:`~hybridkv.CheckpointPolicy`. Default: none is kept for it.
         matched_tokens : int, optional
             What the match said was known, where it gave no lease. Default: as the lease's match said.
+        groups : collection of str, optional
+            Groups that the request uses: of the others it takes no page and publishes nothing, a partial last unit not
+            at all unless they are ``rebuildable``, so that who needs them finds a false hit. For a request that never
+            runs a part of the model: no speculation, no images. Default: every group.
         formats : mapping of str to KvFormat, optional
             The writer's format of each group. Default: the spec's.
 
@@ -78,7 +83,8 @@ class Running(CacheBase):
             "lease" (it would fit without what its own lease pins). The lease is cancelled, so that whoever waits
             holds nothing.
         ArgumentError
-            A length that is none or not beyond the lease's, a lease of another cache or taken over before.
+            A length that is none or not beyond the lease's, a lease of another cache or taken over before, no groups
+            or unknown ones.
         LeaseExpired
             The lease is not valid.
         Closed
@@ -96,6 +102,7 @@ class Running(CacheBase):
         prompt = 0 if prompt_tokens is None else length("prompt_tokens", prompt_tokens)
         matched = None if matched_tokens is None else length("matched_tokens", matched_tokens)
         listed = self._format_list(formats)
+        used = tuple(self._index) if groups is None else self._used(groups)
         if lease is not None:
             if not isinstance(lease, Lease) or lease._cache is not self:
                 raise ArgumentError("lease", "a Lease of this cache", lease)
@@ -109,7 +116,8 @@ class Running(CacheBase):
         try:
             keep, lengths = self._kept(0 if lease is None else lease.tokens, prompt, most, matched, held)
             waits = held is not None and self._deferred.waits(held)
-            found = _core.admit(self._core, self._no_tokens(), most, asked, held, listed, keep, waits)
+            mask = sum(1 << self._index[name] for name in used)
+            found = _core.admit(self._core, self._no_tokens(), most, asked, held, listed, keep, waits, mask)
         except BaseException:
             if held is not None:
                 held.give_back()
@@ -118,7 +126,7 @@ class Running(CacheBase):
             if held is not None:
                 self._holders.drop(held)
             raise self._refusal(most, *found)
-        ticket = Ticket(found, self, request, lease, lengths)
+        ticket = Ticket(found, self, request, lease, lengths, used)
         self._tickets[ticket.handle] = ticket
         if held is not None and self._deferred:
             self._deferred.hand_over(held, found)  # work announced on the lease holds up what the ticket gives back
@@ -306,6 +314,13 @@ class Running(CacheBase):
             matched = start if lease is None else lease.matched_tokens
         lengths = self.checkpoints.lengths(start, prompt, most, matched, step)
         return self.checkpoints._numbers(start, prompt, matched, step), tuple(lengths)
+
+    def _used(self, groups: Collection[str]) -> tuple[str, ...]:
+        """Return the groups named, in the order of the spec."""
+        if isinstance(groups, (str, bytes)) or not isinstance(groups, Collection) or not len(groups):
+            raise ArgumentError("groups", "None, or the names of one or more groups", groups)
+        numbers = {self._group_index(name) for name in groups}
+        return tuple(name for name, number in self._index.items() if number in numbers)
 
     def _no_tokens(self) -> _core.KeyChain:
         if self._root is None:

@@ -43,6 +43,8 @@ class Ticket(Uncopied):
     kept_lengths : tuple of int
         Lengths whose states the cache's :class:`~hybridkv.CheckpointPolicy` keeps, were all ``max_tokens`` computed:
         end steps there, or ask for their states. Empty without a policy.
+    groups : tuple of str
+        The groups that it uses.
 
     Notes
     -----
@@ -54,12 +56,19 @@ class Ticket(Uncopied):
     :meth:`HybridCache.reset <hybridkv.HybridCache.reset>`, since somebody may still write them.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core", "_lease", "kept_lengths", "request")
+    __slots__ = ("__weakref__", "_cache", "_core", "_lease", "groups", "kept_lengths", "request")
 
     def __init__(
-        self, core: _core.Ticket, cache: Running, request: object, lease: Lease | None, kept: tuple[int, ...]
+        self,
+        core: _core.Ticket,
+        cache: Running,
+        request: object,
+        lease: Lease | None,
+        kept: tuple[int, ...],
+        groups: tuple[str, ...],
     ) -> None:
         self.kept_lengths = kept
+        self.groups = groups
         self._core = core
         self._cache = cache
         self._lease = lease  # readable until it is settled

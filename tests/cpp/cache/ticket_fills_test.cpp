@@ -75,6 +75,8 @@ class World {
     question.lease = run.lease.get();
     question.max_tokens = start + 1 + draws_.upto(sim::longest - start - 1);
     question.formats = cache.spec_formats();
+    const std::uint32_t every = (1u << groups()) - 1;
+    if (draws_.one_in(3)) question.groups = 1 + static_cast<std::uint32_t>(draws_.upto(every - 1));
     NotAdmitted why;
     run.ticket = cache.admit(question, why);
     if (run.ticket == nullptr) {
@@ -308,11 +310,12 @@ const Prefix numbers = [] {
 }();
 Prefix first(std::int64_t n) { return sim::first(numbers, n); }
 
-Running admitted(World& world, std::int64_t max_tokens) {
+Running admitted(World& world, std::int64_t max_tokens, std::uint32_t groups = ~0u) {
   Running run;
   AdmitQuestion question;
   question.start = world.chain({});
   question.max_tokens = max_tokens;
+  question.groups = groups;
   question.formats = world.cache.spec_formats();
   NotAdmitted why;
   run.ticket = world.cache.admit(question, why);
@@ -373,6 +376,33 @@ HKV_TEST("and is published where one is to spare") {
   world.publish_all(*world.filling[0].fill);
   EXPECT(world.filling[0].fill->entries[0][0].state == Fill::State::Published);
   world.check();
+  world.finish();
+}
+
+HKV_TEST("a request holds no page of a group that it does not use where all are promised") {
+  World world(two_histories, 4, 1);
+  for (const std::uint32_t start :
+       {0u, 99u}) {  // a cached page of the second group, and one that is being filled
+    Prefix ids = first(4);
+    ids[0] = start;
+    auto fill =
+        world.cache.reserve(world.chain(ids), only({false, true}), world.cache.spec_formats(), nullptr);
+    if (start == 0) world.publish_all(*fill);
+    world.filling.push_back({std::move(fill), nullptr});
+  }
+  world.running.push_back(admitted(world, 4, 1u));
+  world.running.push_back(admitted(world, 12));
+  HKV_CHECK(world.running[0].ticket != nullptr && world.running[1].ticket != nullptr);
+  Ticket& one = *world.running[0].ticket;
+  TokenView view;
+  view.data = reinterpret_cast<const std::byte*>(numbers.data());
+  view.count = 4;
+  world.cache.grow(one, 4, {});
+  one.keys.append(view, 0, 4);
+  world.cache.advance(one, 4, {}, 0, true);
+  world.cache.settle_advance(one, 4, 0);
+  world.check();
+  EXPECT(one.hands[0].blocks[0].hold == Ticket::Hold::Private);
   world.finish();
 }
 

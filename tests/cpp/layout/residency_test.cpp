@@ -212,5 +212,23 @@ HKV_TEST("the largest lengths do not overflow") {
   for (int g = 0; g < 4; ++g) EXPECT(worst_pages(layout, g, {huge, huge - 5, 0, 9}) > 0);
 }
 
+HKV_TEST("a request may hold a page of every group, however short it is") {
+  // Hence requests differ in the groups that they hold pages of only where they say so: AdmissionLedger::Demand.
+  const Coverage rules[] = {{Rule::Prefix, 0},     {Rule::Window, 1},    {Rule::Window, 5},
+                            {Rule::Chunk, 1},      {Rule::Chunk, 6},     {Rule::Checkpoint, 0},
+                            {Rule::Checkpoint, 1}, {Rule::Checkpoint, 4}};
+  for (const Coverage rule : rules) {
+    for (const std::int64_t block : {1, 3, 4}) {
+      const Layout layout = make_layout(1, {group_of(rule, block), group_of({Rule::Window, 7}, 2)});
+      for (std::int64_t max = 1; max <= 14; ++max) {
+        for (std::int64_t start = 0; start < max; ++start) {
+          for (std::int64_t step = 0; step <= 4; ++step)
+            EXPECT(worst_pages(layout, 0, {max, start, step, 0}) >= 1);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hkv
