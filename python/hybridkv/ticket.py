@@ -268,6 +268,8 @@ class Ticket(Uncopied):
     def fail(self, why: Why | str | StateKind = "") -> None:
         """Say that the continuation did not work: nothing more of this request is published. Then close it.
 
+        A fill made under it (``cache.reserve(ticket=)``) has its own end: abort it, if its pages are not good either.
+
         Parameters
         ----------
         why : Why, StateKind or str, optional

@@ -6,9 +6,9 @@
 // is next: by a depth-first search of all orders (search.h), at random from a seed, or as a replay says. A failure
 // prints the program, its schedule and the command that repeats it.
 //
-// Thread safety: none; everything happens on one operating-system thread. Include it once in a program.
-// HKV_PROGRAM=name runs one program only; HKV_REPLAY="0x3 1x7 0x2" runs it once in that order (thread x steps; -
-// for no step at all) and prints every step; HKV_SEED=n draws random schedules from n on.
+// Thread safety: none; all on one operating-system thread. Include it once in a program. HKV_PROGRAM=name runs one
+// program only; HKV_REPLAY="0x3 1x7 0x2" runs it once in that order (thread x steps; - for none) and prints every step;
+// HKV_SEED=n draws random schedules from n on.
 #pragma once
 #include <pthread.h>
 #include <signal.h>
@@ -101,8 +101,7 @@ class Scheduler {
   }
   void yield() {
     yields_ = true;
-    step({this, false, false}, schedule::Kind::Plain, std::source_location::current());
-    after(0, 0);
+    before(this, schedule::Kind::Plain, false, std::source_location::current());
   }
   void after(std::uint64_t found, std::uint64_t left) const {
     if (!loud_) return;
@@ -235,8 +234,7 @@ class Scheduler {
       std::fprintf(stderr, "the replay names thread %d, which has no step here\n", wanted);
       std::exit(2);
     }
-    const auto others = static_cast<ThreadMask>(enabled & ~bit(current_));
-    if (yields_ && how_ == How::Random && others != 0) enabled = others;
+    if (yields_ && how_ == How::Random && enabled != bit(current_)) enabled &= ~bit(current_);
     yields_ = false;
     const bool stay = enabled & bit(current_);
     if (stay && (how_ == How::Replay || random_() % switch_one_in_ != 0)) return current_;
@@ -438,8 +436,8 @@ bool wanted(const char* name, Maker& make) {
   detail::program_name = name;
   const char* only = environment("HKV_PROGRAM");
   if (only != nullptr && std::string(only) != name) return false;
-  const char* steps = environment("HKV_REPLAY");
-  if (only == nullptr || steps == nullptr) return true;
+  const char* const steps = only == nullptr ? nullptr : environment("HKV_REPLAY");
+  if (steps == nullptr) return true;
   detail::scheduler().print_steps(true);
   const Result result = replayed(make, steps);
   detail::scheduler().print_steps(false);
@@ -475,14 +473,12 @@ void search_all(const char* name, Every every = Every::Outcome) {
 // Searches whole those executions of a program in which threads are interrupted at most so often.
 template <std::derived_from<Program> P>
 void search_interrupted(const char* name, int preemptions) {
-  constexpr unsigned long budget = 1000000;
   const auto make = [] { return std::make_unique<P>(); };
   if (!wanted(name, make)) return;
-  const Result result = explored(make, budget, Every::Outcome, preemptions);
+  const Result result = explored(make, 1000000, Every::Outcome, preemptions);
   if (!result.ok) detail::report(result.fault, result.schedule);
-  EXPECT(result.ok && result.complete);
+  EXPECT(result.complete);
   std::printf("     %s: %lu executions, at most %d preemptions\n", name, result.executions, preemptions);
-  std::fflush(stdout);
 }
 
 // Runs random schedules of a program too large to be searched whole; a soak runs 100 times as many.
@@ -495,7 +491,6 @@ void sample(const char* name, Maker make, unsigned long runs) {
   EXPECT(result.ok);
   std::printf("     %s: %lu random schedules from seed %llu\n", name, result.executions,
               static_cast<unsigned long long>(seed));
-  std::fflush(stdout);
 }
 template <std::derived_from<Program> P>
 void sample(const char* name, unsigned long runs) {

@@ -9,17 +9,10 @@
 #include "cache/cache.h"
 #include "sim/ticket_draws.h"
 #include "sim/ticket_model.h"
+#include "sim/ticket_pair.h"
 #include "testing.h"
 
 namespace hkv::sim {
-
-struct Pair {  // a request in the cache and in the model
-  std::unique_ptr<Ticket> ticket;
-  std::unique_ptr<Lease> lease;
-  std::list<Request>::iterator model;
-  std::int64_t states = 0;
-  std::vector<std::function<void()>> waiting;  // effects on the cache whose event has not passed
-};
 
 class Beside {
  public:
