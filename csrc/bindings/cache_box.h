@@ -61,12 +61,15 @@ struct TicketBox {
   TicketBox(std::shared_ptr<CacheBox> box, std::shared_ptr<LeaseBox> lease, std::unique_ptr<Ticket> ticket)
       : box(std::move(box)), lease(std::move(lease)), ticket(std::move(ticket)) {}
   ~TicketBox() { lose(); }
+  // Nobody closed it: counted, and closed. What it holds goes with lose(), once what was launched for it is over.
+  void abandon() {
+    if (ticket->closed) return;
+    box->cache.leak();
+    box->cache.close(*ticket);
+  }
   // Pages of a ticket that nobody closed may still be written: they stay out of the pools.
   void lose() {
-    if (!ticket->closed) {
-      box->cache.leak();
-      box->cache.close(*ticket);
-    }
+    abandon();
     if (!ticket->ended) end(false, true);
   }
   void end(bool keep_tip, bool quarantine) {

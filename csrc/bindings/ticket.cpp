@@ -185,6 +185,7 @@ void bind_ticket(py::module_& m) {
       .def("close", [](TicketBox& box) { box.box->cache.close(*box.ticket); })
       .def(
           "end", [](TicketBox& box, bool keep_tip) { box.end(keep_tip, false); }, py::arg("keep_tip"))
+      .def("abandon", &TicketBox::abandon)
       .def("lose", &TicketBox::lose)
       .def(
           "page_ids", [](const TicketBox& box, int group) { return page_array(pages_of(box, group)); },

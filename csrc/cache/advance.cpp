@@ -61,7 +61,6 @@ void HybridCache::advance(Ticket& ticket, std::int64_t computed, std::span<const
   // A step without progress moves no state either: what was known of the live pages stays known.
   if (computed > ticket.advanced || ticket.rewound) ticket.live_at = at_end ? computed : -1;
   ticket.advanced = computed;
-  ticket.rewound = false;
 }
 
 // Keeps the states at the total just reached, in pages of their own: the next step overwrites the live ones. A

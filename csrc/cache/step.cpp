@@ -40,7 +40,7 @@ StepStatus HybridCache::step_one(const StepArrays& step, std::int64_t i, std::in
   const std::int64_t computed = step.computed[i] == -1 ? ticket.advanced : step.computed[i];
   const std::int64_t grow = step.grow[i];
   if (computed < ticket.advanced || computed > ticket.grown || ids != computed - ticket.advanced ||
-      grow < 0 || !in_flight_fits(ticket, ticket.grown + grow, computed))
+      grow < 0 || !in_flight_fits(ticket, std::min(ticket.grown + grow, ticket.max_tokens), computed))
     return StepStatus::BadArgument;
   if (computed < ticket.next_event) {
     if (!advance_quietly(ticket, step.tokens, from, computed)) return StepStatus::BadArgument;
@@ -78,7 +78,6 @@ bool HybridCache::advance_quietly(Ticket& ticket, const TokenView& tokens, std::
     }
   }
   ticket.live_at = computed == ticket.grown && !ticket.rewound ? computed : -1;
-  ticket.rewound = false;
   ticket.advanced = computed;
   return true;
 }

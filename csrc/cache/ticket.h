@@ -127,7 +127,7 @@ struct Ticket {
   std::int64_t next_event = 0;   // the advanced total at which something is due: a block, a window, the lease
   std::int64_t pages_until = 0;  // grown totals up to it need no page
   std::int64_t live_at = -1;     // the length the live pages are at; -1: not known
-  bool rewound = false;          // since the last advance or grow
+  bool rewound = false;          // since the last grow: the live pages went beyond what is grown now
   int eager = -1;              // the first group whose table is wider than graphs were captured for; -1: none
   bool eager_counted = false;  // since it went beyond that width
   std::uint32_t spares_taken = 0;  // groups whose spare the grow under way took

@@ -130,6 +130,8 @@ class Lease:
 class Verdict:
     pass
 class Ticket:
+    def abandon(self) -> None:
+        ...
     def addresses(self, group: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.uint64]:
         ...
     def advance(self, computed_tokens: typing.SupportsInt | typing.SupportsIndex, tokens: typing.Any, keys: KeyChain | None, states: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], settles: bool) -> dict:

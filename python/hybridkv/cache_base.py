@@ -155,14 +155,21 @@ class CacheBase(Uncopied):
     def _check_idle(self) -> None:
         with suppress(Exception):
             self._deferred.apply_due()
-        self._deferred.drop_broken()
-        with suppress(Exception):  # what stood behind a broken event
-            self._deferred.apply_due()
+        if not self._holds_open() and self._deferred.is_broken():  # nothing is dropped where it would be refused
+            self._deferred.drop_broken()
+            with suppress(Exception):  # what stood behind a broken event
+                self._deferred.apply_due()
         leases, fills, tickets = counts = self._core.live()
         if any(counts) or self._deferred:
             waiting = len(self._deferred)
             got = f"{leases} leases, {fills} fills, {tickets} tickets, {waiting} effects that wait"
             raise Busy("cache", "no live lease, fill or ticket", got, owners=self._holders.owners(counts))
+
+    def _holds_open(self) -> bool:
+        """Whether a handle lives that has not ended: one that has may wait for events alone."""
+        _, fills, tickets = self._core.live()
+        ended = sum(isinstance(core, _core.Fill) and core.closed and not core.done for core in self._deferred.owners())
+        return bool(tickets or fills > ended or self._core.counters()["pending"])
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol, runtime_checkable
@@ -133,6 +134,20 @@ class Deferred:
             finally:  # or the error would hold its own traceback, and with it the callers' handles
                 del errors, waiting
         return applied
+
+    def owners(self) -> list[object]:
+        """Return whose effects wait."""
+        with self._lock:
+            return list(self._queues)
+
+    def is_broken(self) -> bool:
+        """Whether effects wait, and none of them for an event that has merely not passed yet."""
+        listed = self._listed(None)
+        for waiting in listed:
+            with suppress(Exception):
+                if not waiting.event.query():
+                    return False
+        return bool(listed)
 
     def drop_broken(self, owner: object | None = None) -> None:
         """Give up waiting effects (of one owner) whose event raises: nobody can tell when they would be due.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -153,7 +154,7 @@ class Fill(Uncopied):
         """
         core, lease, deferred = self._core, self._lease, self._cache._deferred
         event = checked_event(after)
-        if event is None:
+        if event is None and not core.closed:
             deferred.drop_broken(core)  # the way out for a fill whose earlier event cannot be asked any more
         self._check_open()
         due = deferred.due(core, event)
@@ -170,9 +171,11 @@ class Fill(Uncopied):
             deferred.add(core, event, effect)
 
     def _check_open(self) -> None:
-        self._cache._deferred.apply_due(self._core)
         if self._core.closed:
+            with suppress(Exception):  # of an event: its effect waits on, and poll tells of it
+                self._cache._deferred.apply_due(self._core)
             raise FillClosed("fill", "a fill not yet aborted", "an aborted one")
+        self._cache._deferred.apply_due(self._core)
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)

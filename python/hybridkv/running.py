@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cmp_to_key, partial
 from typing import Any, TypeVar
@@ -317,9 +317,13 @@ class Running(CacheBase):
 
     def _used(self, groups: Collection[str]) -> tuple[str, ...]:
         """Return the groups named, in the order of the spec."""
-        if isinstance(groups, (str, bytes)) or not isinstance(groups, Collection) or not len(groups):
+        named = () if isinstance(groups, (str, bytes)) or not isinstance(groups, Iterable) else groups
+        try:
+            numbers = {self._group_index(name) for name in named}
+        except TypeError:  # an array without dimensions says that it can be iterated
+            numbers = set()
+        if not numbers:
             raise ArgumentError("groups", "None, or the names of one or more groups", groups)
-        numbers = {self._group_index(name) for name in groups}
         return tuple(name for name, number in self._index.items() if number in numbers)
 
     def _no_tokens(self) -> _core.KeyChain:

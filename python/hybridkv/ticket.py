@@ -56,7 +56,7 @@ class Ticket(Uncopied):
     :meth:`HybridCache.reset <hybridkv.HybridCache.reset>`, since somebody may still write them.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core", "_lease", "groups", "kept_lengths", "request")
+    __slots__ = ("__weakref__", "_cache", "_core", "_label", "_lease", "groups", "kept_lengths", "request")
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class Ticket(Uncopied):
         self._cache = cache
         self._lease = lease  # readable until it is settled
         self.request = request
-        cache._holders.name("ticket", core, request_label(request), partial(_size, groups=len(cache.spec.groups)))
+        self._label = request_label(request)
+        cache._holders.name("ticket", core, self._label, partial(_size, groups=len(cache.spec.groups)))
 
     @property
     def tokens(self) -> int:
@@ -186,7 +187,7 @@ class Ticket(Uncopied):
 
         The first advance beyond a lease settles it: the hit was effective. A state is published only where it was in
         memory: at lengths of `states`, and at `computed_tokens` where nothing beyond was grown, or taken back since the
-        last advance. The first writer of a block wins; later ones keep their pages private, counted as duplicates.
+        last :meth:`grow`. The first writer of a block wins; later ones keep their pages private, counted as duplicates.
 
         Parameters
         ----------
@@ -408,9 +409,14 @@ class Ticket(Uncopied):
         core: Any = getattr(self, "_core", None)
         if core is None or core.closed:
             return
-        tokens, pages = _size(core, len(self._cache.spec.groups))[0]  # type: ignore[index]
-        self._cache._holders.leaked("ticket", request_label(self.request), (tokens, pages))
-        core.lose()
+        cache = self._cache
+        tokens, pages = _size(core, len(cache.spec.groups))[0]  # type: ignore[index]
+        cache._holders.leaked("ticket", self._label, (tokens, pages))
+        core.abandon()
+        if cache._deferred.waits(core):  # its pins stay until what was launched for it is over
+            cache._deferred.add(core, None, core.lose, quiet=True)
+        else:
+            core.lose()
         warnings.warn("hybridkv: a ticket was dropped without close; its pages are quarantined", ResourceWarning, 2)
 
     def __repr__(self) -> str:
@@ -419,7 +425,11 @@ class Ticket(Uncopied):
 
 
 def request_label(request: object) -> str:
-    return str(request) or "request"
+    """Return what a request is called in reports: its text, or its type's name where it has none."""
+    try:
+        return str(request) or "request"
+    except Exception:
+        return type(request).__name__
 
 
 def _lengths(states: Sequence[int]) -> tuple[int, ...]:

@@ -191,7 +191,6 @@ class Model:
         shown = computed if event is not None else computed - count  # the event comes after this advance's copies
         if count or r.rewound:
             r.live_at = computed if not r.drafts and not r.rewound else -1
-        r.rewound = False
         if computed > r.start:
             self.settle("effective", r)
         self.later(r, event, lambda: self._advanced(r, computed, states, shown))

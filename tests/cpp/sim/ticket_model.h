@@ -177,7 +177,6 @@ class CacheModel {
                       r.drafts.begin() + static_cast<std::ptrdiff_t>(tokens));
     r.drafts.erase(r.drafts.begin(), r.drafts.begin() + static_cast<std::ptrdiff_t>(tokens));
     if (tokens != 0 || r.rewound) r.live_at = r.drafts.empty() && !r.rewound ? r.advanced() : -1;
-    r.rewound = false;
     if (r.unsettled && tokens != 0) settle(r, effective);
   }
   void settle(Request& r, std::int64_t& counter) {
