@@ -26,8 +26,8 @@ std::vector<std::byte> expected_status(const World& w) {
 }
 
 // One random gather. Returns: whether each byte, guards included, is as the model says.
-bool gather_holds(std::mt19937_64& random, int threads) {
-  World w = random_world(random, false, below(random, 2) != 0, below(random, 2) != 0);
+bool gather_holds(std::mt19937_64& random, int threads, bool large = false) {
+  World w = random_world(random, false, below(random, 2) != 0, below(random, 2) != 0, large);
   std::vector<std::byte> want = w.buffer->copy();
   model_copy(w.copy, [&](std::int32_t layer, std::int64_t in_buffer, std::int64_t in_pool) {
     std::byte& byte = want[w.buffer->first() + in_buffer];
@@ -46,8 +46,8 @@ bool gather_holds(std::mt19937_64& random, int threads) {
   return holds;
 }
 
-bool scatter_holds(std::mt19937_64& random, int threads) {
-  World w = random_world(random, true, below(random, 2) != 0, below(random, 2) != 0);
+bool scatter_holds(std::mt19937_64& random, int threads, bool large = false) {
+  World w = random_world(random, true, below(random, 2) != 0, below(random, 2) != 0, large);
   std::vector<std::vector<std::byte>> want;
   for (const Guarded& pool : w.pools) want.push_back(pool.copy());
   model_copy(w.copy, [&](std::int32_t layer, std::int64_t in_buffer, std::int64_t in_pool) {
@@ -78,6 +78,19 @@ HKV_TEST("scatter is the model's, byte by byte, and padding keeps its bytes") {
     std::mt19937_64 random(2);
     int wrong = 0;
     for (int round = 0; round < 150; ++round) wrong += !scatter_holds(random, 1 + round % 4);
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+HKV_TEST("so are copies large enough to be streamed and to be shared by threads, of rows of any length") {
+  for (const CpuLevel level : levels()) {
+    cpu_level_choose(level);
+    std::mt19937_64 random(7);
+    int wrong = 0;
+    for (int round = 0; round < 8; ++round) {
+      wrong += !gather_holds(random, 1 + round % 4, true);
+      wrong += !scatter_holds(random, 1 + round % 4, true);
+    }
     EXPECT_EQ(wrong, 0);
   }
 }
@@ -216,8 +229,9 @@ HKV_TEST("beside a writer that raises counts, a piece is Ok only where its count
     for (std::uint64_t i = 0; stop.load() == 0; ++i) raise_handout_count(&counts[i % (pages / 2)]);
   });
   int odd = 0, wrong = 0;
-  for (int round = 0; round < rounds; ++round) {
-    std::vector<std::uint64_t> expected(pages), after(pages);
+  // More rounds where the writer gets no turn.
+  for (int round = 0; round < rounds || (odd == 0 && round < 100 * rounds); ++round) {
+    std::vector<std::uint64_t> expected(pages);
     for (std::int64_t i = 0; i < pages; ++i) expected[i] = handout_count(&counts[i]);
     PagedCopy copy{&layer,
                    1,

@@ -58,6 +58,15 @@ inline std::int64_t below(std::mt19937_64& random, std::int64_t bound) {
   return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
 }
 
+// Rows long enough to be streamed, of any length.
+inline PageRows long_rows(std::mt19937_64& random) {
+  PageRows page{1 + below(random, 3), 1024 + below(random, 3000), 0, below(random, 2) * below(random, 700),
+                0};
+  page.row_stride = page.row_bytes + below(random, 2) * below(random, 90);
+  page.footer_offset = page.rows * page.row_stride + below(random, 2) * below(random, 90);
+  return page;
+}
+
 inline PageRows random_page(std::mt19937_64& random) {
   PageRows page;
   switch (below(random, 7)) {
@@ -79,11 +88,12 @@ inline std::int64_t extent_of(const PageRows& page) {
   return std::max(rows_end, page.footer_offset + page.rows * page.footer_bytes);
 }
 
-// Draws a group. `unique`: no piece twice, as scatter asks.
-inline World random_world(std::mt19937_64& random, bool unique, bool by_row, bool verified) {
+// Draws a group. `unique`: no piece twice, as scatter asks. `large`: enough of it to be streamed and shared by threads.
+inline World random_world(std::mt19937_64& random, bool unique, bool by_row, bool verified,
+                          bool large = false) {
   World w;
-  w.page = random_page(random);
-  w.pages = 1 + below(random, 24);
+  w.page = large ? long_rows(random) : random_page(random);
+  w.pages = large ? 500 : 1 + below(random, 24);
   w.page_stride = extent_of(w.page) + (below(random, 2) != 0 ? 16 * below(random, 9) : 0);
   const auto layers = static_cast<std::int32_t>(1 + below(random, 4));
   const std::size_t offsets[] = {0, 16, 48, 8, 1};
@@ -91,7 +101,7 @@ inline World random_world(std::mt19937_64& random, bool unique, bool by_row, boo
     w.pools.emplace_back(static_cast<std::size_t>(w.pages * w.page_stride), offsets[random() % 5], random);
   }
   for (Guarded& pool : w.pools) w.layers.push_back({pool.data(), w.page_stride});
-  const std::int64_t wanted = below(random, 40);
+  const std::int64_t wanted = large ? 700 : below(random, 40);
   std::vector<std::vector<bool>> taken(w.pages, std::vector<bool>(w.page.rows));
   for (std::int64_t i = 0; i < wanted; ++i) {
     const std::int64_t id = below(random, 8) == 0 ? -1 : below(random, w.pages);
