@@ -131,7 +131,7 @@ class GroupCopy {
   }
 
   void batch(std::int64_t first, int count) const {
-    std::array<std::int64_t, lanes> present;
+    std::array<std::int64_t, lanes> present{};
     int n = 0;
     for (std::int64_t piece = first; piece < first + count; ++piece) {
       const CopyStatus before = status_before(piece);
