@@ -149,7 +149,9 @@ def flat_array(
     return facts
 
 
-def buffer_array(name: str, item: Any, lead: tuple[int, ...], piece_bytes: int, unit: int, writable: bool) -> ArrayFacts:
+def buffer_array(
+    name: str, item: Any, lead: tuple[int, ...], piece_bytes: int, unit: int, writable: bool
+) -> ArrayFacts:
     """Take a contiguous buffer of `lead` pieces of `piece_bytes` each, whatever its dtype."""
     facts = host_facts(name, item)
     depth = len(lead)

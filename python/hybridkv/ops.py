@@ -2,7 +2,8 @@
 """Kernels: pages and rows between paged pools and contiguous buffers, and fingerprints of pages in place.
 
 ``docs/kernels.md`` defines every byte and code. Refused inputs raise :class:`~hybridkv.KernelContract`, and nothing is
-written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces one.
+written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces
+one.
 """
 
 from __future__ import annotations
