@@ -23,6 +23,10 @@ def aligned(shape: tuple[int, ...], dtype: type = np.uint8, off: int = 0) -> np.
     return raw[start : start + count].view(dtype).reshape(shape)
 
 
+def strided(strides: tuple[int, ...]) -> np.ndarray:
+    return np.lib.stride_tricks.as_strided(aligned((6 * 260,)), (6, 4, 64), strides)
+
+
 def arguments(operation: str) -> dict[str, Any]:
     pool = aligned((6, 4, 64))
     ids = np.array([2, 0, -1], np.int32)
@@ -64,12 +68,11 @@ CASES: list[tuple[tuple[str, ...], str, str, Change]] = [
     (ALL, "pools", "one dimension", put("pools", aligned((64,)))),
     (ALL, "pools", "objects", put("pools", np.full((6, 4), None))),
     (ALL, "pools", "a page in pieces", put("pools", aligned((6, 4, 128))[:, :, ::2])),
-    (ALL, "pools", "pages on pages", put("pools", np.lib.stride_tricks.as_strided(aligned((6, 4, 64)), (6, 4, 64), (64, 64, 1)))),
+    (ALL, "pools", "pages on pages", put("pools", strided((64, 64, 1)))),
     (ALL, "pools", "backwards", put("pools", aligned((6, 4, 64))[::-1])),
     (ALL, "pools", "a device", put("pools", Device())),
     (ALL, "pools", "off by 4", put("pools", aligned((6, 4, 64), off=4))),
-    (ALL, "pools", "a page stride of 4 more", put("pools", aligned((6, 260))[:, :256].reshape(6, 4, 64) if False else
-        np.lib.stride_tricks.as_strided(aligned((6 * 260,)), (6, 4, 64), (260, 64, 1)))),
+    (ALL, "pools", "a page stride of 4 more", put("pools", strided((260, 64, 1)))),
     (ALL, "pools", "empty pages", put("pools", aligned((6, 4, 0)))),
     (ALL, "pools[1]", "layers unlike", put("pools", [aligned((6, 4, 64)), aligned((5, 4, 64))])),
     (ALL, "pools[1]", "a layer that is none", put("pools", [aligned((6, 4, 64)), None])),
@@ -129,7 +132,8 @@ def run(operation: str, given: dict[str, Any]) -> None:
 
 
 def images(given: dict[str, Any]) -> list[bytes]:
-    arrays = [*given.values(), *(given.get("handouts") or ())]
+    pair = given.get("handouts")
+    arrays = [*given.values(), *(pair if isinstance(pair, tuple) else ())]
     return [array.tobytes() for array in arrays if isinstance(array, np.ndarray) and not array.dtype.hasobject]
 
 
@@ -164,7 +168,8 @@ def test_a_page_twice_is_refused_by_scatter_alone() -> None:
 @pytest.mark.parametrize("layout", [
     hk.ops.PageRows(4, 65), hk.ops.PageRows(0, 64), hk.ops.PageRows(4, 0), hk.ops.PageRows(4, 64, 63),
     hk.ops.PageRows(4, 64, 96), hk.ops.PageRows(3, 64, footer_bytes=-1), hk.ops.PageRows(3, 64, footer_bytes=32),
-    hk.ops.PageRows(3, 64, footer_bytes=8, footer_offset=128), hk.ops.PageRows(3, 64, footer_bytes=8, footer_offset=240),
+    hk.ops.PageRows(3, 64, footer_bytes=8, footer_offset=128),
+    hk.ops.PageRows(3, 64, footer_bytes=8, footer_offset=240),
     hk.ops.PageRows(2**70, 64), hk.ops.PageRows(4.0, 64), hk.ops.PageRows(True, 64), (4, 64),
 ])  # fmt: skip
 def test_a_layout_that_the_page_does_not_hold(layout: Any) -> None:
