@@ -62,6 +62,17 @@ class Atom {
 constexpr Order at(int site, Order order) noexcept { return site == HKV_WEAKEN_SITE ? HKV_WEAKEN_TO : order; }
 #endif
 
+// Two fences for bytes that are no atomics, around a count that tells whether they changed (base/handouts.h): reads of
+// bytes stay before later loads, and a store or update stays before later writes of bytes. On x86-64 the hardware keeps
+// both orders and only the compiler must be told, which sanitizers can see through.
+#if defined(__x86_64__)
+inline void reads_before_loads() noexcept { asm volatile("" ::: "memory"); }
+inline void raises_before_writes() noexcept { asm volatile("" ::: "memory"); }
+#else
+inline void reads_before_loads() noexcept { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+inline void raises_before_writes() noexcept { __atomic_thread_fence(__ATOMIC_RELEASE); }
+#endif
+
 inline constexpr std::size_t cache_line_bytes = 64;
 
 }  // namespace hkv

@@ -11,7 +11,16 @@
 namespace hkv {
 
 // One code per Python error class; the binding maps the name of the code to the class of that name.
-enum class ErrorCode { SpecError, ArgumentError, OutOfPages, Busy, LeaseExpired, FillClosed, Closed };
+enum class ErrorCode {
+  SpecError,
+  ArgumentError,
+  OutOfPages,
+  Busy,
+  KernelContract,
+  LeaseExpired,
+  FillClosed,
+  Closed
+};
 
 // What was wrong: the field, what was expected there and what came. Nothing has changed when it is thrown.
 class Error : public std::runtime_error {

@@ -14,6 +14,7 @@ const char* class_name(ErrorCode code) {
     case ErrorCode::ArgumentError: return "ArgumentError";
     case ErrorCode::OutOfPages: return "OutOfPages";
     case ErrorCode::Busy: return "Busy";
+    case ErrorCode::KernelContract: return "KernelContract";
     case ErrorCode::LeaseExpired: return "LeaseExpired";
     case ErrorCode::FillClosed: return "FillClosed";
     case ErrorCode::Closed: return "Closed";

@@ -2,13 +2,9 @@
 // Key chains for Python: token ids out of lists, tuples and buffers, and the SHA-256 path in use.
 #include <pybind11/numpy.h>
 
-#include <cxxabi.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +14,7 @@
 #include "base/check.h"
 #include "base/sha256.h"
 #include "bindings/bindings.h"
+#include "bindings/without_gil.h"
 #include "layout/key_chain.h"
 
 namespace py = pybind11;
@@ -147,23 +144,8 @@ template <class Hash>
 std::shared_ptr<KeyChain> hashed(std::int64_t tokens, Hash hash) {
   const bool is_fast = sha256_path() == Sha256Path::ShaNi;
   if (tokens < (is_fast ? release_from_tokens_sha_ni : release_from_tokens_portable)) return hash();
-  // Not gil_scoped_release: where the interpreter is shutting down, taking the GIL back ends this thread by
-  // unwinding, and destructors on the way would touch Python objects without the GIL. So it stops here for
-  // good, as Python 3.14 does with such threads; only daemon threads can come here, and nobody joins them.
-  PyThreadState* const state = PyEval_SaveThread();
   std::shared_ptr<KeyChain> chain;
-  std::exception_ptr thrown;
-  try {
-    chain = hash();
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  try {
-    PyEval_RestoreThread(state);
-  } catch (abi::__forced_unwind&) {
-    for (;;) pause();
-  }
-  if (thrown) std::rethrow_exception(thrown);
+  without_gil([&] { chain = hash(); });
   return chain;
 }
 

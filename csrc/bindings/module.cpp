@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_layout(m);
   hkv::bind_keys(m);
   hkv::bind_cache(m);
+  hkv::bind_kernels(m);
 }

@@ -299,7 +299,7 @@ def doctor() -> dict[str, Any]:
         "hybridkv": _version("hybridkv"),
         "key_profile": KEY_PROFILE,
         "format_schema": KvFormat("any", "any").schema,
-        "cpu_features": {"sha256": _core.sha256_path()},
+        "cpu_features": {"sha256": _core.sha256_path(), "kernels": _core.cpu_level()},
         "python": platform.python_version(),
         "numpy": _version("numpy"),
         "platform": platform.platform(),

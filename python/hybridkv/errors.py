@@ -130,7 +130,17 @@ class Busy(HybridKVError):
 
 
 class KernelContract(HybridKVError):
-    """A kernel refused its inputs."""
+    """A kernel refused its inputs; nothing was written.
+
+    Attributes
+    ----------
+    argument : str
+        The argument that was refused, as "out", "pools[1]" or "page_ids['kv']"; the same as ``field``.
+    """
+
+    @property
+    def argument(self) -> str:
+        return self.field
 
 
 class TierError(HybridKVError):

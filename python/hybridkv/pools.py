@@ -18,6 +18,23 @@ _CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
 _ADDRESSES = 2**63  # no address, extent or stride is as large
 
 
+# Those that ids, counts and statuses may have; of others only the width counts.
+_TORCH_DTYPES = {f"torch.{name}": name for name in ("int32", "int64", "uint64", "uint8")}
+
+
+@dataclass(frozen=True)
+class ArrayFacts:
+    """Where an array lies: address, shape, strides in bytes, dtype, and what may be done to it."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    host: bool
+    writable: bool
+    keepalive: object
+
+
 @dataclass(frozen=True)
 class PoolArray:
     """One array of a pool, [[pages, page_bytes]] in bytes.
@@ -80,7 +97,7 @@ def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) 
     need = page_bytes if len(items) == 1 else group.page_bytes
     made = []
     for number, item in enumerate(items):
-        array = _read(f"arrays[{number}]", item)
+        array = pool_array(f"arrays[{number}]", array_facts(f"arrays[{number}]", item))
         if array.pages < pages:
             raise ArgumentError(f"arrays[{number}]", f"at least {pages} pages", f"{array.pages} pages")
         if array.page_bytes < need:
@@ -91,9 +108,27 @@ def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) 
     return made
 
 
-def _read(name: str, item: Any) -> PoolArray:
+def array_facts(name: str, item: Any) -> ArrayFacts:
+    """Read where an array lies and how, whatever kind of array it is.
+
+    Parameters
+    ----------
+    name : str
+        The argument, for the refusal.
+    item : array
+        numpy, torch, DLPack, ``__array_interface__`` or ``__cuda_array_interface__``.
+
+    Returns
+    -------
+    ArrayFacts
+
+    Raises
+    ------
+    ArgumentError
+        Naming field, expected and got.
+    """
     try:
-        return _read_array(name, item)
+        return _facts(name, item)
     except (ArgumentError, MemoryError):
         raise
     except Exception as error:  # whatever an array interface of others raises, or lacks
@@ -101,10 +136,13 @@ def _read(name: str, item: Any) -> PoolArray:
         raise ArgumentError(name, "an array (numpy, DLPack, __array_interface__)", got) from error
 
 
-def _read_array(name: str, item: Any) -> PoolArray:
-    interface = getattr(item, "__cuda_array_interface__", None)
-    if interface is not None:
-        return _device_array(name, interface, item)
+def _facts(name: str, item: Any) -> ArrayFacts:
+    if not isinstance(item, np.ndarray):
+        interface = getattr(item, "__cuda_array_interface__", None)
+        if interface is not None:
+            return _device_facts(name, interface, item)
+        if type(item).__module__.partition(".")[0] == "torch" and hasattr(item, "data_ptr"):
+            return _torch_facts(name, item)
     if not isinstance(item, np.ndarray) and hasattr(item, "__dlpack_device__"):
         device = int(item.__dlpack_device__()[0])
         if device not in _CPU_DEVICES:
@@ -117,10 +155,21 @@ def _read_array(name: str, item: Any) -> PoolArray:
     if view.dtype.hasobject:
         raise ArgumentError(name, "bytes of a page, no Python objects", f"an array of {view.dtype}")
     address = view.__array_interface__["data"][0]
-    return _array(name, address, view.shape, view.strides, view.itemsize, True, (item, view))
+    return ArrayFacts(address, view.shape, view.strides, view.dtype, True, view.flags.writeable, (item, view))
 
 
-def _device_array(name: str, interface: Any, item: Any) -> PoolArray:
+def _torch_facts(name: str, item: Any) -> ArrayFacts:
+    """Read a tensor without DLPack, which numpy takes for no dtype of its own (bfloat16, float8)."""
+    if item.device.type != "cpu":
+        raise ArgumentError(name, "device arrays with __cuda_array_interface__", f"a tensor on {item.device}")
+    width = int(item.element_size())
+    known = _TORCH_DTYPES.get(str(item.dtype))
+    dtype = np.dtype((np.void, width)) if known is None else np.dtype(known)
+    strides = tuple(stride * width for stride in item.stride())
+    return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, True, True, item)
+
+
+def _device_facts(name: str, interface: Any, item: Any) -> ArrayFacts:
     """Read ``__cuda_array_interface__``, of which every entry may be missing or wrong."""
     dtype = np.dtype(interface["typestr"])
     if dtype.hasobject or dtype.itemsize == 0:
@@ -129,13 +178,15 @@ def _device_array(name: str, interface: Any, item: Any) -> PoolArray:
     if any(not 0 <= extent < _ADDRESSES for extent in shape):
         raise ArgumentError(name, "extents, 0 or more", f"shape {shape}")
     told = interface.get("strides")
-    strides = _dense(shape, dtype.itemsize) if told is None else tuple(index(stride) for stride in told)
+    strides = dense_strides(shape, dtype.itemsize) if told is None else tuple(index(stride) for stride in told)
     if len(strides) != len(shape):
         raise ArgumentError(name, "one stride for each extent", f"strides {strides} of shape {shape}")
-    return _array(name, index(interface["data"][0]), shape, strides, dtype.itemsize, False, item)
+    address, read_only = interface["data"]
+    return ArrayFacts(index(address), shape, strides, dtype, False, not read_only, item)
 
 
-def _dense(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+def dense_strides(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """Return the strides in bytes of an array without gaps."""
     strides = []
     for extent in reversed(shape):
         strides.append(width)
@@ -143,18 +194,16 @@ def _dense(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _array(
-    name: str,
-    address: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    width: int,
-    host: bool,
-    keepalive: object,
-) -> PoolArray:
+def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
+    """Take an array for pages; refuses one of which a page, or a row of it, is not in one piece."""
+    address, shape, width = facts.address, facts.shape, facts.dtype.itemsize
     if len(shape) < 2:
         raise ArgumentError(name, "at least two dimensions [[pages, page_bytes]]", f"shape {shape}")
-    dense = _dense(shape[1:], width)
+    dense = dense_strides(shape[1:], width)
+    # Where nobody steps, whoever made the array may have put any stride.
+    apart = zip(shape[1:], facts.strides[1:], dense, strict=True)
+    inner = (stride if extent > 1 and 0 not in shape else wanted for extent, stride, wanted in apart)
+    strides = (facts.strides[0], *inner)
     page_bytes = math.prod(shape[1:]) * width
     # Rows may be padded (a fact that match reports); what is inside a row may not.
     rows_apart = len(shape) == 3 and strides[2] == width and strides[1] >= dense[0]
@@ -167,4 +216,4 @@ def _array(
     reach = address + shape[0] * max(strides[0], page_bytes)
     if not 0 <= address <= reach < _ADDRESSES or not -_ADDRESSES <= strides[0] < _ADDRESSES:
         raise ArgumentError(name, "memory within 63 bits of address", f"{reach - address} bytes at {address}")
-    return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], host, keepalive)
+    return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, facts.keepalive)

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels for Python. Python has checked arrays and addresses (kernel_arguments.py); ids are checked here, before a
+// byte moves in any group.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "bindings/bindings.h"
+#include "bindings/without_gil.h"
+#include "kernels/cpu_level.h"
+#include "kernels/fingerprint.h"
+#include "kernels/paged_copy.h"
+#include "kernels/piece_check.h"
+
+namespace py = pybind11;
+
+namespace hkv {
+namespace {
+
+constexpr std::int64_t release_from_bytes = std::int64_t{1} << 19;  // about 50 us
+
+template <class T>
+T* pointer(py::handle address) {
+  return reinterpret_cast<T*>(address.cast<std::uintptr_t>());
+}
+
+// What a copy and a fingerprint have in common: the first nine items of a tuple, and its buffer.
+struct Pages {
+  std::vector<PoolLayer> layers;
+  PageRows rows;
+  PieceList pieces;
+  std::int64_t pages;
+  std::string suffix;
+
+  explicit Pages(const py::tuple& t) : pages(t[2].cast<std::int64_t>()), suffix(t[8].cast<std::string>()) {
+    const auto arrays = t[0].cast<py::list>();
+    layers.reserve(arrays.size());
+    for (const py::handle item : arrays) {
+      const auto pair = item.cast<py::tuple>();
+      layers.push_back({pointer<std::byte>(pair[0]), pair[1].cast<std::int64_t>()});
+    }
+    const auto shape = t[1].cast<py::tuple>();
+    rows = {shape[0].cast<std::int64_t>(), shape[1].cast<std::int64_t>(), shape[2].cast<std::int64_t>(),
+            shape[3].cast<std::int64_t>(), shape[4].cast<std::int64_t>()};
+    pieces.page_ids = pointer<const void>(t[3]);
+    pieces.rows = pointer<const void>(t[4]);
+    pieces.wide = t[5].cast<bool>();
+    pieces.count = t[6].cast<std::int64_t>();
+    pieces.null_page = t[7].cast<std::int64_t>();
+  }
+  void check(bool unique) const { check_pieces(pieces, pages, rows.rows, unique, suffix); }
+  std::int32_t layer_count() const { return static_cast<std::int32_t>(layers.size()); }
+};
+
+std::vector<Pages> pages_of(const py::list& groups, bool unique) {
+  std::vector<Pages> made;
+  made.reserve(groups.size());
+  for (const py::handle item : groups) made.emplace_back(item.cast<py::tuple>()).check(unique);
+  return made;
+}
+
+template <class Work>
+void run(std::int64_t bytes, Work&& work) {
+  if (bytes < release_from_bytes) return work();
+  without_gil(work);
+}
+
+template <void (*copy)(const PagedCopy*, int, int) noexcept>
+void copy_groups(const py::list& groups, int threads, bool unique) {
+  const std::vector<Pages> pages = pages_of(groups, unique);
+  std::vector<PagedCopy> made;
+  std::int64_t bytes = 0;
+  for (std::size_t g = 0; g < pages.size(); ++g) {
+    const auto t = groups[g].cast<py::tuple>();
+    PagedCopy& one = made.emplace_back();
+    one.layers = pages[g].layers.data();
+    one.layer_count = pages[g].layer_count();
+    one.page = pages[g].rows;
+    one.pieces = pages[g].pieces;
+    one.buffer = pointer<std::byte>(t[9]);
+    one.handouts = pointer<const std::uint64_t>(t[10]);
+    one.expected = pointer<const std::uint64_t>(t[11]);
+    one.status = pointer<std::int32_t>(t[12]);
+    one.zero_missing = t[13].cast<bool>();
+    bytes += one.piece_bytes() * one.pieces.count * one.layer_count;
+  }
+  run(bytes, [&] { copy(made.data(), static_cast<int>(made.size()), threads); });
+}
+
+void fingerprint_groups(const py::list& groups, int threads) {
+  const std::vector<Pages> pages = pages_of(groups, false);
+  std::vector<FingerprintGroup> made;
+  std::int64_t bytes = 0;
+  for (std::size_t g = 0; g < pages.size(); ++g) {
+    const auto t = groups[g].cast<py::tuple>();
+    made.push_back({pages[g].layers.data(), pages[g].layer_count(), pages[g].rows, pages[g].pieces,
+                    pointer<std::uint64_t>(t[9])});
+    bytes += pages[g].rows.packed_bytes() * pages[g].pieces.count * pages[g].layer_count();
+  }
+  run(bytes, [&] { fingerprint(made.data(), static_cast<int>(made.size()), threads); });
+}
+
+CpuLevel level_named(std::string_view name) {
+  for (const CpuLevel level : {CpuLevel::Portable, CpuLevel::Avx2, CpuLevel::Avx512}) {
+    if (name == cpu_level_name(level)) return level;
+  }
+  throw Error{ErrorCode::ArgumentError, "level", "portable, avx2 or avx512", std::string(name)};
+}
+
+}  // namespace
+
+void bind_kernels(py::module_& m) {
+  m.def(
+      "gather", [](const py::list& groups, int threads) { copy_groups<&gather>(groups, threads, false); },
+      py::arg("groups"), py::arg("threads"));
+  m.def(
+      "scatter", [](const py::list& groups, int threads) { copy_groups<&scatter>(groups, threads, true); },
+      py::arg("groups"), py::arg("threads"));
+  m.def("fingerprint", &fingerprint_groups, py::arg("groups"), py::arg("threads"));
+  m.def("cpu_level", [] { return cpu_level_name(cpu_level()); });
+  m.def(
+      "cpu_level_supported", [](std::string_view name) { return cpu_level_supported(level_named(name)); },
+      py::arg("level"));
+  m.def(
+      "cpu_level_choose", [](std::string_view name) { cpu_level_choose(level_named(name)); },
+      py::arg("level"));
+}
+
+}  // namespace hkv
