@@ -46,7 +46,7 @@ from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 
-from hybridkv import formats, graph  # isort: skip  (hk.formats.compatible, hk.graph.Eager)
+from hybridkv import formats, graph, reference  # isort: skip  (hk.formats.compatible, hk.reference.gather)
 
 __version__ = "0.1.0"
 
@@ -100,6 +100,7 @@ __all__ = [
     "formats",
     "graph",
     "intersect",
+    "reference",
     "size_pages",
     "worst_pages",
 ]
