@@ -140,7 +140,7 @@ class Compressor:
             Of ``tokens // ratio`` entries.
         """
         count, r, d = len(kv) // self.ratio, self.ratio, self.width
-        values, scores = (x[: count * r].reshape(count, r, -1) for x in (kv, score))
+        values, scores = (x[: count * r].reshape(count, r, x.shape[1]) for x in (kv, score))
         if self.overlap:
             empty = np.zeros((r, d)), np.full((r, d), -np.inf)
             values, scores = (

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hybridkv.coverage import whole_number
 from hybridkv.errors import KernelContract
-from hybridkv.reference.small_floats import BFLOAT16, Doubles
+from hybridkv.reference.small_floats import BFLOAT16, Doubles, widen
 
 
 def array(name: str, value: object, dtypes: tuple[Any, ...], shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
@@ -71,9 +71,9 @@ def real_rows(name: str, value: object, shape: tuple[int | None, ...]) -> Double
         As in :func:`array`, or channels that are not contiguous.
     """
     given = array(name, value, (np.float64, np.float32, np.uint16), shape)
-    if given.shape[-1] > 1 and given.strides[-1] != given.itemsize:
+    if given.size and given.shape[-1] > 1 and given.strides[-1] != given.itemsize:
         raise KernelContract(name, "contiguous channels", f"stride {given.strides[-1]}")
-    return BFLOAT16.decode(given) if given.dtype == np.uint16 else given.astype(np.float64)
+    return BFLOAT16.decode(given) if given.dtype == np.uint16 else widen(given)
 
 
 def number(name: str, value: object, expected: str, least: int) -> int:
@@ -126,6 +126,6 @@ def readable_pages(name: str, value: object, page_bytes: int) -> npt.NDArray[np.
     pages = array(name, value, (np.uint8,), (None, None))
     if pages.shape[1] < page_bytes:
         raise KernelContract(name, f"pages of at least {page_bytes} bytes", pages.shape[1])
-    if pages.strides[1] != 1 and pages.shape[1] > 1:
+    if pages.size and pages.strides[1] != 1 and pages.shape[1] > 1:
         raise KernelContract(name, "contiguous bytes within a page", f"stride {pages.strides[1]}")
     return pages

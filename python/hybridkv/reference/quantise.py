@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import SpecError
-from hybridkv.reference.small_floats import BFLOAT16, E2M1, E4M3, Doubles, SmallFloat
+from hybridkv.reference.small_floats import BFLOAT16, E2M1, E4M3, Doubles, SmallFloat, widen
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -126,7 +126,7 @@ class ScaleRule:
             return decode_ue8m0(stored[..., 0])
         if self.encoding == "float8_e4m3":
             return E4M3.decode(stored[..., 0])
-        return np.ascontiguousarray(stored).view("<f4")[..., 0].astype(np.float64)
+        return widen(np.ascontiguousarray(stored).view("<f4")[..., 0])
 
 
 def scale_exponents(largest: npt.ArrayLike, limit: float) -> npt.NDArray[np.int64]:
@@ -216,8 +216,8 @@ def decode_elements(stored: Bytes, element: str) -> Doubles:
     kind: SmallFloat | None = SMALL_FLOATS.get(element)
     stored = np.ascontiguousarray(stored)
     if kind is None:
-        return stored.view(WIDE_FLOATS[element]).astype(np.float64)
+        return widen(stored.view(WIDE_FLOATS[element]))
     if kind.bits == 4:
         pairs = np.stack([stored & 0xF, stored >> 4], axis=-1)
-        return kind.decode(pairs.reshape(stored.shape[0], -1))
+        return kind.decode(pairs.reshape(len(stored), 2 * stored.shape[1]))
     return kind.decode(stored.view(kind.dtype))

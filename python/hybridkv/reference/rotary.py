@@ -32,7 +32,7 @@ class Yarn:
     Raises
     ------
     SpecError
-        A factor below 1, no positions, betas not above 0 or in the wrong order.
+        A factor below 1, no positions, betas not above 0 or in the wrong order, what is no number.
 
     Notes
     -----
@@ -46,12 +46,14 @@ class Yarn:
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.factor < math.inf:
+        if _finite("yarn.factor", self.factor) < 1:
             raise SpecError("yarn.factor", "a finite number of at least 1", self.factor)
         positive_int("yarn.original_positions", self.original_positions)
-        if not 0 < self.beta_slow <= self.beta_fast < math.inf:
-            expected = "0 < beta_slow <= beta_fast"
-            raise SpecError("yarn.beta_fast", expected, (self.beta_slow, self.beta_fast))
+        if _finite("yarn.beta_slow", self.beta_slow) <= 0:
+            raise SpecError("yarn.beta_slow", "a number above 0", self.beta_slow)
+        if _finite("yarn.beta_fast", self.beta_fast) < self.beta_slow:
+            raise SpecError("yarn.beta_fast", f"at least beta_slow, {self.beta_slow}", self.beta_fast)
+        _flag("yarn.truncate", self.truncate)
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,11 @@ class Rope:
     def __post_init__(self) -> None:
         if positive_int("rope.dims", self.dims) % 2:
             raise SpecError("rope.dims", "an even number", self.dims)
-        if not 1 < self.theta < math.inf:
+        if _finite("rope.theta", self.theta) <= 1:
             raise SpecError("rope.theta", "a finite number above 1", self.theta)
         if self.yarn is not None and not isinstance(self.yarn, Yarn):
             raise SpecError("rope.yarn", "a Yarn or None", self.yarn)
+        _flag("rope.interleaved", self.interleaved)
 
     def frequencies(self) -> Doubles:
         """Return the angle per position of each pair.
@@ -151,3 +154,14 @@ class Rope:
         if self.interleaved:
             return slice(-self.dims, None, 2), slice(1 - self.dims, None, 2)
         return slice(-self.dims, -(self.dims // 2)), slice(-(self.dims // 2), None)
+
+
+def _finite(field: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise SpecError(field, "a finite number", value)
+    return float(value)
+
+
+def _flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise SpecError(field, "True or False", value)

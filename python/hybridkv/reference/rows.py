@@ -55,11 +55,11 @@ def encode_rows(rows: npt.ArrayLike, row_format: RowFormat) -> Bytes:
 def _encode_part(numbers: Doubles, part: Part, packed: Bytes) -> None:
     spans = list(part.spans())
     if part.scale is not None:
-        tiles = numbers.reshape(len(numbers), part.scale_count, -1)
+        tiles = numbers.reshape(len(numbers), part.scale_count, part.channels // part.scale_count)
         limit = SMALL_FLOATS[part.element].largest_value
         scales, stored = part.scale.scales(tiles, limit)
-        packed[:, slice(*spans[1])] = stored.reshape(len(numbers), -1)
-        numbers = (tiles / scales[..., None]).reshape(len(numbers), -1)
+        packed[:, slice(*spans[1])] = stored.reshape(len(numbers), part.scale_count * part.scale.scale_bytes)
+        numbers = (tiles / scales[..., None]).reshape(numbers.shape)
     packed[:, slice(*spans[0])] = encode_elements(numbers, part.element)
 
 
@@ -89,9 +89,9 @@ def decode_rows(packed: npt.NDArray[Any], row_format: RowFormat) -> Doubles:
         spans = list(part.spans())
         values = decode_elements(packed[:, slice(*spans[0])], part.element)
         if part.scale is not None:
-            stored = packed[:, slice(*spans[1])].reshape(len(packed), part.scale_count, -1)
-            tiles = values.reshape(len(packed), part.scale_count, -1)
-            values = (tiles * part.scale.decode(stored)[..., None]).reshape(len(packed), -1)
+            stored = packed[:, slice(*spans[1])].reshape(len(packed), part.scale_count, part.scale.scale_bytes)
+            tiles = values.reshape(len(packed), part.scale_count, part.channels // part.scale_count)
+            values = (tiles * part.scale.decode(stored)[..., None]).reshape(values.shape)
         channels.append(values)
     return np.concatenate(channels, axis=1)
 

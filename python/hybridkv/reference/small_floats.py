@@ -79,7 +79,8 @@ class SmallFloat:
         finite = np.isfinite(magnitude)
         inside = np.where(finite, magnitude, 0.0)
         # frexp: inside = m * 2**e with m in [0.5, 1), so the leading bit is worth 2**(e - 1).
-        biased = np.maximum(np.frexp(inside)[1].astype(np.int64) - 1 + self.bias, 1)
+        exponents = np.where(inside > 0, np.frexp(inside)[1].astype(np.int64), -self.bias)
+        biased = np.maximum(exponents - 1 + self.bias, 1)
         steps = np.rint(np.ldexp(inside, self.bias + self.mantissa_bits - biased)).astype(np.int64)
         # A normal number has 2**mantissa_bits <= steps: its leading bit counts the exponent up from biased - 1,
         # and so does a carry out of rounding. A subnormal one has biased == 1 and no such bit.
@@ -125,3 +126,9 @@ E2M1 = SmallFloat("float4_e2m1", 2, 1, 1, 0x7, None, 0x7)
 
 BFLOAT16 = SmallFloat("bfloat16", 8, 7, 127, 0x7F7F, 0x7F80, 0x7FC0)
 """The upper half of a float32."""
+
+
+def widen(values: npt.NDArray[Any]) -> Doubles:
+    """Return floats of any width in float64; exact, and NaN of any kind is NaN without a warning."""
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.float64)

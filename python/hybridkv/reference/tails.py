@@ -110,30 +110,16 @@ def compress_tail(
     requests = _requests(starts, positions, write_mask, len(kv))
     _check_carry("carry", carry, compressor, len(requests))
     _check_carry("new_carry", new_carry, compressor, len(requests))
-    _check_outputs(
-        out,
-        carry,
-        new_carry,
-        {
-            "kv": kv,
-            "score": score,
-            "norm_weight": norm_weight,
-            "starts": starts,
-            "positions": positions,
-            "write_mask": write_mask,
-            "page_ids": page_ids,
-        },
-    )
+    inputs: dict[str, npt.NDArray[Any] | None]
+    inputs = {"kv": kv, "score": score, "norm_weight": norm_weight, "starts": starts, "positions": positions}
+    _check_outputs(out, carry, new_carry, inputs | {"write_mask": write_mask, "page_ids": page_ids})
     slots = _slots(requests, compressor.ratio, row_format, out, page_ids)
     for request in requests:
         _check_needed(request, compressor, carry)
-    store = [
-        _advance(
-            request, compressor, rows, None if carry is None else carry[q], None if new_carry is None else new_carry[q]
-        )
-        for q, request in enumerate(requests)
-    ]
-    entries = np.concatenate([np.empty((0, compressor.width)), *store])
+    entries = [np.empty((0, compressor.width))]
+    for q, request in enumerate(requests):
+        old, new = (None if rings is None else rings[q] for rings in (carry, new_carry))
+        entries.append(_advance(request, compressor, rows, old, new))
     store_rows(encode_rows(np.concatenate(entries), row_format), out, slots, row_format)
 
 
@@ -176,7 +162,7 @@ def _check_carry(name: str, carry: object, compressor: Compressor, requests: int
     if carry is not None:
         shape = (requests, compressor.ring_rows, 2 * compressor.row_width)
         kept = array(name, carry, (np.float32, np.float64), shape)
-        if kept.strides[2] != kept.itemsize:
+        if kept.size and kept.strides[2] != kept.itemsize:
             raise KernelContract(name, "contiguous channels", f"stride {kept.strides[2]}")
 
 
