@@ -102,8 +102,8 @@ def test_scores_of_the_indexer_and_what_it_chooses(tapped: Tapped) -> None:
         chosen = ref.choose_entries(ours, count)
         decided = 0
         for p in range(TOKENS):
-            ranked = np.sort(ours[p])[::-1]
-            if ranked[count - 1] - ranked[count] > 2 * bound[p].max() or not np.isfinite(ranked[count]):
+            last, next_one = np.sort(ours[p])[::-1][count - 1 : count + 1]
+            if np.isneginf(next_one) or last - next_one > 2 * bound[p].max():  # else float32 may see it otherwise
                 decided += 1
                 assert sorted(chosen[p]) == sorted(tapped.chosen[layer][p])
         assert decided > 0.95 * TOKENS
