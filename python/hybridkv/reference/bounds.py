@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hybridkv.reference.arrays import Doubles
 from hybridkv.reference.compressor import Compressor, Slots, pool, rms_norm, softmax
 from hybridkv.reference.rotary import Rope
-from hybridkv.reference.small_floats import Doubles
 
 FLOAT32_ROUNDOFF = 2.0**-24
 

@@ -28,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import KernelContract
+from hybridkv.reference.arrays import Doubles
 from hybridkv.reference.contract import flag, number, real_rows
 from hybridkv.reference.rotary import Rope
-from hybridkv.reference.small_floats import Doubles
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from hybridkv.coverage import whole_number
 from hybridkv.errors import KernelContract
-from hybridkv.reference.small_floats import BFLOAT16, Doubles, widen
+from hybridkv.reference.arrays import Doubles, widen
+from hybridkv.reference.small_floats import BFLOAT16
 
 
 def array(name: str, value: object, dtypes: tuple[Any, ...], shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
@@ -89,43 +90,3 @@ def flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise KernelContract(name, "True or False", value)
     return bool(value)
-
-
-def writable_pages(name: str, value: object, page_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return an array of pages that can be written in place.
-
-    Parameters
-    ----------
-    name : str
-        Of the argument.
-    value : object
-        uint8 [[pages, page bytes or more]]; the distance of pages is free, the bytes of one are contiguous.
-    page_bytes : int
-        What a page must hold.
-
-    Returns
-    -------
-    uint8 ndarray
-        ``value``.
-
-    Raises
-    ------
-    KernelContract
-        Not that, read-only, or pages that overlap.
-    """
-    pages = readable_pages(name, value, page_bytes)
-    if not pages.flags.writeable:
-        raise KernelContract(name, "an array that can be written", "a read-only one")
-    if pages.shape[0] > 1 and abs(pages.strides[0]) < page_bytes:
-        raise KernelContract(name, f"pages at least {page_bytes} bytes apart", pages.strides[0])
-    return pages
-
-
-def readable_pages(name: str, value: object, page_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return an array of pages, as :func:`writable_pages` without what writing needs."""
-    pages = array(name, value, (np.uint8,), (None, None))
-    if pages.shape[1] < page_bytes:
-        raise KernelContract(name, f"pages of at least {page_bytes} bytes", pages.shape[1])
-    if pages.size and pages.strides[1] != 1 and pages.shape[1] > 1:
-        raise KernelContract(name, "contiguous bytes within a page", f"stride {pages.strides[1]}")
-    return pages

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hybridkv.errors import KernelContract
-from hybridkv.reference.small_floats import Doubles
+from hybridkv.reference.arrays import Doubles
 
 
 def rotate_hadamard(rows: Doubles) -> Doubles:

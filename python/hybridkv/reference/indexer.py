@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.reference.arrays import Doubles
 from hybridkv.reference.contract import array, number, real_rows
-from hybridkv.reference.small_floats import Doubles
 
 NO_ENTRY = -1
 """In place of an entry where a query may use fewer than were asked for."""

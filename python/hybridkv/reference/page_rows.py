@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import KernelContract
+from hybridkv.reference.arrays import Bytes
 from hybridkv.reference.contract import number
-
-Bytes = npt.NDArray[np.uint8]
 
 WIDEST_LOAD = 16  # bytes that one instruction of a kernel moves
 

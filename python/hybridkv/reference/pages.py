@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from hybridkv.errors import KernelContract
+from hybridkv.reference.arrays import Bytes
 from hybridkv.reference.contract import array, number
 from hybridkv.reference.fingerprint_sums import fingerprint_of
 from hybridkv.reference.groups import by_group, require_apart, require_writable
-from hybridkv.reference.page_rows import Bytes, Pool
+from hybridkv.reference.page_rows import Pool
 from hybridkv.reference.pieces import OK, Pieces
 
 MISSING = ("zeros", "skip")

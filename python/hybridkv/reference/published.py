@@ -8,6 +8,8 @@ rotated, where its scales lie, values rounded to bfloat16 first) is a field: ``d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hybridkv.reference.quantise import ELEMENT_BITS, ScaleRule
 from hybridkv.reference.row_format import Part, RowFormat
 
@@ -16,6 +18,10 @@ SMALLEST_AMAX = 1e-4
 
 TMA_MULTIPLE = 576
 """What the page stride is a multiple of where FlashMLA reads 584-byte rows."""
+
+
+PAGE_ALIGNMENT = 16
+"""Of the first byte of a page: the widest load of a kernel."""
 
 
 def tiled(
@@ -62,7 +68,9 @@ def tiled(
     if rope:
         parts.append(Part("rope", rope, "bfloat16", quantised))
     row_bytes = data + channels // tile * scale.scale_bytes + pad
-    return RowFormat(name, row_bytes, tuple(parts), page_rows=page_rows, hadamard=hadamard)
+    return RowFormat(
+        name, row_bytes, tuple(parts), page_rows=page_rows, base_alignment=PAGE_ALIGNMENT, hadamard=hadamard
+    )
 
 
 def plain(element: str, channels: int, page_rows: int = 64) -> RowFormat:
@@ -82,17 +90,14 @@ def plain(element: str, channels: int, page_rows: int = 64) -> RowFormat:
     RowFormat
         The element type is its name.
     """
-    row_bytes = channels * ELEMENT_BITS[element] // 8
-    return RowFormat(element, row_bytes, (Part("all", channels, element, 0),), page_rows=page_rows)
+    row_bytes, whole = channels * ELEMENT_BITS[element] // 8, (Part("all", channels, element, 0),)
+    return RowFormat(element, row_bytes, whole, page_rows=page_rows, base_alignment=PAGE_ALIGNMENT)
 
 
 def _v4(name: str, stride_multiple: int) -> RowFormat:
     rule = ScaleRule("ue8m0", SMALLEST_AMAX)
     inline = tiled(name, "float8_e4m3", 448, 64, rule, rope=64, pad=1)
-    footer = inline.with_footer()
-    return RowFormat(
-        name, footer.row_bytes, footer.parts, data_bytes=footer.data_bytes, stride_multiple=stride_multiple
-    )
+    return replace(inline.with_footer(), stride_multiple=stride_multiple)
 
 
 FP8_DS_MLA = _v4("fp8_ds_mla", TMA_MULTIPLE)
@@ -108,6 +113,7 @@ FP8_DS_MLA_V32 = RowFormat(
         Part("nope", 512, "float8_e4m3", 0, ScaleRule("float32", SMALLEST_AMAX, power_of_two=False), 128, 512),
         Part("rope", 64, "bfloat16", 528),
     ),
+    base_alignment=PAGE_ALIGNMENT,
 )
 """656: DeepSeek-V3.2. 512 x e4m3 in tiles of 128, 4 float32 scales, 64 x bfloat16, inline."""
 

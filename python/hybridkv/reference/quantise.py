@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import SpecError
-from hybridkv.reference.small_floats import BFLOAT16, E2M1, E4M3, Doubles, SmallFloat, widen
-
-Bytes = npt.NDArray[np.uint8]
+from hybridkv.reference.arrays import Bytes, Doubles, widen
+from hybridkv.reference.small_floats import BFLOAT16, E2M1, E4M3, SmallFloat
 
 SMALL_FLOATS = {kind.name: kind for kind in (E4M3, E2M1, BFLOAT16)}
 """Element types that are rounded by hand, by name."""

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.reference.arrays import Doubles
 from hybridkv.reference.compressor import Compressor, Slots
-from hybridkv.reference.small_floats import Doubles
 
 
 class Ring:

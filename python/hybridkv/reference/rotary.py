@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hybridkv.coverage import positive_int
 from hybridkv.errors import SpecError
-from hybridkv.reference.small_floats import Doubles
+from hybridkv.reference.arrays import Doubles
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ one. Equal sizes say nothing: 584 bytes inline and 584 bytes with a footer are t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -87,7 +88,7 @@ class RowFormat:
     base_alignment : int
         Alignment of a page's first byte in memory, a power of two.
     stride_multiple : int
-        What the distance between pages is a multiple of.
+        What the distance between pages is a multiple of, beside the alignment.
     hadamard : bool
         Whether the channels of a row are rotated by a Hadamard matrix before they are quantised.
     first_rounded_to : str, optional
@@ -154,9 +155,14 @@ class RowFormat:
         return self.page_rows * self.row_bytes
 
     @property
+    def stride_unit(self) -> int:
+        """What the distance between pages must be a multiple of, so that every page is aligned."""
+        return math.lcm(self.base_alignment, self.stride_multiple)
+
+    @property
     def page_stride(self) -> int:
         """Smallest distance between pages."""
-        return -(-self.page_bytes // self.stride_multiple) * self.stride_multiple
+        return -(-self.page_bytes // self.stride_unit) * self.stride_unit
 
     @property
     def footer_offset(self) -> int:

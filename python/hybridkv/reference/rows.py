@@ -9,11 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import KernelContract
-from hybridkv.reference.contract import array, readable_pages, writable_pages
+from hybridkv.reference.arrays import Bytes, Doubles
+from hybridkv.reference.contract import array
+from hybridkv.reference.groups import require_writable
 from hybridkv.reference.hadamard import rotate_hadamard
-from hybridkv.reference.quantise import SMALL_FLOATS, Bytes, decode_elements, encode_elements
+from hybridkv.reference.page_rows import Pool
+from hybridkv.reference.quantise import SMALL_FLOATS, decode_elements, encode_elements
 from hybridkv.reference.row_format import Part, RowFormat
-from hybridkv.reference.small_floats import Doubles
+
+NOT_WRITTEN = -1
+"""In place of a slot: a row that is not stored."""
 
 
 def encode_rows(rows: npt.ArrayLike, row_format: RowFormat) -> Bytes:
@@ -115,20 +120,18 @@ def store_rows(
     Raises
     ------
     KernelContract
-        Another dtype or shape, a slot out of range or twice, pages that do not hold the format.
+        Another dtype or shape, a slot out of range or twice, pages that are not such as the format
+        declares.
     """
     packed = array("packed", packed, (np.uint8,), (None, row_format.row_bytes))
-    pages = writable_pages("pages", pages, row_format.page_bytes)
-    kept = _places(slots, len(packed), pages, row_format, least=-1)
-    written = kept[kept >= 0]
+    pool = pages_of("pages", pages, row_format, written=True)
+    kept = _places(slots, len(packed), pool, least=NOT_WRITTEN)
+    written = kept[kept != NOT_WRITTEN]
     if len(np.unique(written)) != len(written):
         raise KernelContract("slots", "each slot at most once", slots)
-    for row, slot in enumerate(kept):
-        if slot >= 0:
-            data, footer = _spans(int(slot) % row_format.page_rows, row_format)
-            page = pages[slot // row_format.page_rows]
-            page[data] = packed[row, : row_format.data_bytes]
-            page[footer] = packed[row, row_format.data_bytes :]
+    for content, slot in zip(packed, kept.tolist(), strict=True):
+        if slot != NOT_WRITTEN:
+            pool.unpack(content, 0, *divmod(slot, row_format.page_rows))
 
 
 def load_rows(pages: npt.NDArray[Any], slots: npt.NDArray[np.integer[Any]], row_format: RowFormat) -> Bytes:
@@ -151,30 +154,56 @@ def load_rows(pages: npt.NDArray[Any], slots: npt.NDArray[np.integer[Any]], row_
     Raises
     ------
     KernelContract
-        A slot out of range, pages that do not hold the format.
+        A slot out of range, pages that are not such as the format declares.
     """
-    pages = readable_pages("pages", pages, row_format.page_bytes)
-    kept = _places(slots, None, pages, row_format, least=0)
+    pool = pages_of("pages", pages, row_format, written=False)
+    kept = _places(slots, None, pool, least=0)
     packed = np.empty((len(kept), row_format.row_bytes), np.uint8)
-    for row, slot in enumerate(kept):
-        data, footer = _spans(int(slot) % row_format.page_rows, row_format)
-        page = pages[slot // row_format.page_rows]
-        packed[row, : row_format.data_bytes] = page[data]
-        packed[row, row_format.data_bytes :] = page[footer]
+    for at, slot in enumerate(kept.tolist()):
+        packed[at] = pool.packed(0, *divmod(slot, row_format.page_rows))
     return packed
 
 
-def _places(
-    slots: object, rows: int | None, pages: Bytes, row_format: RowFormat, *, least: int
-) -> npt.NDArray[np.integer[Any]]:
+def pages_of(name: str, pages: object, row_format: RowFormat, *, written: bool) -> Pool:
+    """Return pages, after a check that they are such as the format declares.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+    pages : object
+        uint8 [[pages, page_bytes or more]].
+    row_format : RowFormat
+        Layout and alignment.
+    written : bool
+        Whether they must be writable.
+
+    Returns
+    -------
+    Pool
+        Of one layer.
+
+    Raises
+    ------
+    KernelContract
+        Another dtype or shape, pages too small or that overlap, a base address or page stride that the format does
+        not allow, a read-only array where it is written.
+    """
+    given = array(name, pages, (np.uint8,), (None, None))
+    pool = Pool(name, given, row_format.layout)
+    address, stride = int(given.__array_interface__["data"][0]), given.strides[0]
+    if given.size and address % row_format.base_alignment:
+        raise KernelContract(name, f"an address that is a multiple of {row_format.base_alignment}", address)
+    if len(given) > 1 and stride % row_format.stride_unit:
+        raise KernelContract(name, f"a page stride that is a multiple of {row_format.stride_unit}", stride)
+    if written:
+        require_writable(name, given)
+    return pool
+
+
+def _places(slots: object, rows: int | None, pool: Pool, *, least: int) -> npt.NDArray[np.integer[Any]]:
     kept = array("slots", slots, (np.int32, np.int64), (rows,))
-    end = pages.shape[0] * row_format.page_rows
+    end = pool.pages * pool.plan.rows
     if kept.size and not (least <= kept.min() and kept.max() < end):
         raise KernelContract("slots", f"{least} <= slot < {end}", f"{kept.min()} to {kept.max()}")
     return kept
-
-
-def _spans(row: int, row_format: RowFormat) -> tuple[slice, slice]:
-    """Bytes of a row within its page: its data, and its part of the footer."""
-    data, footer = row * row_format.data_bytes, row_format.footer_offset + row * row_format.footer_bytes
-    return slice(data, data + row_format.data_bytes), slice(footer, footer + row_format.footer_bytes)

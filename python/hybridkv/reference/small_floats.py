@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.reference.arrays import Doubles
+
 Codes: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
-Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,3 @@ E2M1 = SmallFloat("float4_e2m1", 2, 1, 1, 0x7, None, 0x7)
 
 BFLOAT16 = SmallFloat("bfloat16", 8, 7, 127, 0x7F7F, 0x7F80, 0x7FC0)
 """The upper half of a float32."""
-
-
-def widen(values: npt.NDArray[Any]) -> Doubles:
-    """Return floats of any width in float64; exact, and NaN of any kind is NaN without a warning."""
-    with np.errstate(invalid="ignore"):
-        return values.astype(np.float64)

@@ -10,18 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import KernelContract
+from hybridkv.reference.arrays import Doubles
 from hybridkv.reference.compressor import Compressor
-from hybridkv.reference.contract import array, real_rows, writable_pages
+from hybridkv.reference.contract import array, real_rows
 from hybridkv.reference.groups import Named, require_apart, require_writable
 from hybridkv.reference.rotary import Rope
 from hybridkv.reference.row_format import RowFormat
-from hybridkv.reference.rows import encode_rows, store_rows
-from hybridkv.reference.small_floats import Doubles
+from hybridkv.reference.rows import NOT_WRITTEN, encode_rows, pages_of, store_rows
 
 POSITION_LIMIT = 2**31
 """Positions are int32 in every kernel."""
 
-NOT_WRITTEN = -1
+MISSING = -2
+"""In place of a slot: an entry behind the last column of ``page_ids``, refused unless it is masked."""
 
 
 def compress_tail(
@@ -106,7 +107,7 @@ def compress_tail(
     rows = real_rows("kv", kv, shape), real_rows("score", score, (len(kv), compressor.row_width))
     if not isinstance(row_format, RowFormat) or row_format.channels != compressor.width:
         raise KernelContract("row_format", f"a RowFormat of {compressor.width} channels", row_format)
-    writable_pages("out", out, row_format.page_bytes)
+    pages_of("out", out, row_format, written=True)
     requests = _requests(starts, positions, write_mask, len(kv))
     _check_carry("carry", carry, compressor, len(requests))
     _check_carry("new_carry", new_carry, compressor, len(requests))
@@ -215,9 +216,6 @@ def _slots(
     if len(set(taken)) != len(taken):
         raise KernelContract("page_ids", "each row for one entry", "a row for two")
     return np.array(written, np.int64)
-
-
-MISSING = -2  # an entry behind the last column: refused unless it is masked
 
 
 def _slot(ids: npt.NDArray[np.int32], entry: int, page_rows: int) -> int:
