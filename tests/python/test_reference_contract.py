@@ -67,6 +67,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("score", {"score": np.asfortranarray(np.ones((ROWS, 2 * WIDTH)))}),
     ("out", {"out": np.zeros((6, ROW.page_bytes), np.int8)}),
     ("out", {"out": np.zeros((6, ROW.page_bytes - 1), np.uint8)}),
+    ("out", {"out": PAGES[:, 8:]}),
+    ("out", {"out": np.zeros(2000, np.uint8)[: 6 * 40].reshape(6, 40)}),  # a page stride of 40
     ("out", {"out": read_only((6, ROW.page_bytes), np.uint8)}),
     ("out", {"out": PAGES, "kv": SHARED.view(np.uint16).reshape(12, 8)}),
     ("out", {"out": PAGES, "page_ids": SHARED[:16].view(np.int32).reshape(2, 2)}),
@@ -100,6 +102,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("positions", {"positions": np.array([[0, 5]], np.int32)}),
     ("write_mask", {"write_mask": np.array([0], np.int32)}),
     ("write_mask", {"write_mask": np.array([0, 8])}),
+    ("stream", {"stream": 0}),
     ("page_ids", {"page_ids": np.array([[0], [3]])}),
     ("page_ids", {"page_ids": np.array([[0, 1], [3, 6]], np.int32)}),
     ("page_ids", {"page_ids": np.array([[0, -2], [3, 2]], np.int32)}),

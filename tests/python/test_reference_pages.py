@@ -247,13 +247,13 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("pools", {"pools": None}),
     ("pools", {"pools": []}),
     ("pools", {"pools": np.zeros(160, np.uint8)}),
-    ("pools", {"pools": np.zeros((6, 135), np.uint8)}),
+    ("layout", {"pools": np.zeros((6, 135), np.uint8)}),
     ("pools", {"pools": np.zeros((6, 320), np.uint8)[:, ::2]}),
     ("pools", {"pools": np.lib.stride_tricks.as_strided(LOW, (6, 160), (80, 1))}),
     ("pools", {"pools": LOW[4 : 4 + 960].reshape(6, 160)}),
     ("pools", {"pools": np.zeros((6, 164), np.uint8)}),
-    ("pools", {"pools": [some_pool(), some_pool(5)], "out": np.zeros((2, 2, 96), np.uint8)}),
-    ("pools[1]", {"pools": [some_pool(), some_pool(6, 100)], "out": np.zeros((2, 2, 96), np.uint8)}),
+    ("pools[1]", {"pools": [some_pool(), some_pool(5)], "out": np.zeros((2, 2, 96), np.uint8)}),
+    ("layout", {"pools": [some_pool(), some_pool(6, 100)], "out": np.zeros((2, 2, 96), np.uint8)}),
     ("layout", {"pools": np.zeros((6, 4, 16), np.uint8)}),
     ("page_ids", {"page_ids": [0, 1]}),
     ("page_ids", {"page_ids": np.array([0.0, 1.0])}),
@@ -274,6 +274,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("status", {"status": np.zeros(2, np.int64)}),
     ("threads", {"threads": 0}),
     ("threads", {"threads": 65}),
+    ("stream", {"stream": 0}),
 ]
 BUFFERS: list[dict[str, Any]] = [
     {"out": None},
@@ -357,17 +358,32 @@ def test_more_that_only_one_of_them_refuses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "arguments"),
+    "layout",
     [
-        ("layout.rows", (0, 16)),
-        ("layout.row_bytes", (4, 0)),
-        ("layout.row_stride", (4, 16, 15)),
-        ("layout.footer_bytes", (4, 16, 16, -1)),
-        ("layout.footer_offset", (4, 16, 24, 8, 87)),
-        ("layout.rows", (True, 16)),
+        PageRows(0, 16),
+        PageRows(True, 16),
+        PageRows(4, 0),
+        PageRows(4, 16, 15),
+        PageRows(4, 16, 16, -1),
+        PageRows(4, 16, 24, 8, 87),
+        PageRows(4, 16, 24, 8, 136),
+        PageRows(4, 16.0),  # type: ignore[arg-type]
+        (4, 16),
     ],
+    ids=str,
 )
-def test_a_bad_layout_is_refused_by_name(field: str, arguments: tuple[Any, ...]) -> None:
+def test_a_bad_layout_is_refused(layout: Any) -> None:
     with pytest.raises(KernelContract) as caught:
-        PageRows(*arguments)
-    assert caught.value.field == field
+        ref.gather(some_pool(), np.array([0]), np.zeros((1, 64), np.uint8), layout=layout)
+    assert caught.value.field == "layout"
+
+
+def test_a_buffer_may_lie_in_the_padding_behind_the_last_page() -> None:
+    """What counts is where rows and footers lie."""
+    memory = np.zeros((2, 160), np.uint8)
+    layout = PageRows(2, 16)
+    memory[:, :32] = some_pool(2, 32)
+    ref.gather(memory, np.array([1]), memory[1, 32:64].reshape(1, 32), layout=layout)
+    assert (memory[1, 32:64] == memory[1, :32]).all()
+    with pytest.raises(KernelContract, match="memory of its own"):
+        ref.gather(memory, np.array([1]), memory[0, 32:64].reshape(1, 32), layout=layout)

@@ -90,3 +90,9 @@ def flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise KernelContract(name, "True or False", value)
     return bool(value)
+
+
+def no_stream(stream: object) -> None:
+    """Refuse a stream: numpy arrays lie in host memory, where there is none."""
+    if stream is not None:
+        raise KernelContract("stream", "None for host arrays", stream)

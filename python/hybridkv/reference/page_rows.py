@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ WIDEST_LOAD = 16  # bytes that one instruction of a kernel moves
 
 @dataclass(frozen=True)
 class PageRows:
-    """Rows and footers of a page.
+    """Rows and footers of a page; checked where it is used.
 
     Parameters
     ----------
@@ -34,11 +34,6 @@ class PageRows:
         Of one row.
     footer_offset : int, optional
         Of the first row's footer in the page; default: behind the last row, ``rows * row_stride``.
-
-    Raises
-    ------
-    KernelContract
-        Rows or bytes below 1, rows that overlap, a footer within the rows.
     """
 
     rows: int
@@ -47,17 +42,21 @@ class PageRows:
     footer_bytes: int = 0
     footer_offset: int | None = None
 
-    def __post_init__(self) -> None:
-        for field in ("rows", "row_bytes"):
-            number(f"layout.{field}", getattr(self, field), "an int of at least 1", 1)
-        number("layout.footer_bytes", self.footer_bytes, "an int of at least 0", 0)
-        stride = self.row_bytes if self.row_stride is None else self.row_stride
-        number("layout.row_stride", stride, f"an int of at least row_bytes, {self.row_bytes}", self.row_bytes)
-        object.__setattr__(self, "row_stride", stride)
-        offset = self.rows * stride if self.footer_offset is None else self.footer_offset
-        last = (self.rows - 1) * stride + self.row_bytes
-        number("layout.footer_offset", offset, f"an int of at least {last}, the end of the rows", last)
-        object.__setattr__(self, "footer_offset", offset)
+
+class Places(NamedTuple):
+    """A :class:`PageRows` with every number filled in."""
+
+    rows: int
+    row_bytes: int
+    row_stride: int
+    footer_bytes: int
+    footer_offset: int
+
+    @property
+    def extent(self) -> int:
+        """End of the last row or footer in a page."""
+        rows_end = (self.rows - 1) * self.row_stride + self.row_bytes
+        return max(rows_end, self.footer_offset + self.rows * self.footer_bytes if self.footer_bytes else 0)
 
 
 class Pool:
@@ -65,12 +64,14 @@ class Pool:
 
     Parameters
     ----------
-    name : str
-        What errors call the argument.
+    suffix : str
+        What follows an argument's name in errors.
     pools : ndarray or sequence of ndarray
         As in :func:`~hybridkv.reference.gather`.
     layout : PageRows or None
         Likewise.
+    argument : str
+        What errors call the pools.
 
     Attributes
     ----------
@@ -79,12 +80,13 @@ class Pool:
     footers : list of uint8 ndarray, [[pages, rows, footer_bytes]]
         Views of the footers, by layer.
     named : dict of str to ndarray
-        The arrays by the names that errors give them.
+        The bytes of the arrays, up to the end of their rows and footers, by the names that errors give them.
     single : bool
         Whether one array was given, not a sequence.
     """
 
-    def __init__(self, name: str, pools: object, layout: PageRows | None) -> None:
+    def __init__(self, suffix: str, pools: object, layout: object, argument: str = "pools") -> None:
+        name = f"{argument}{suffix}"
         self.single = isinstance(pools, np.ndarray)
         given = [pools] if self.single else pools
         if not isinstance(given, (list, tuple)) or not given:
@@ -92,20 +94,19 @@ class Pool:
         self.named: dict[str, npt.NDArray[Any]] = {}
         self.rows: list[Bytes] = []
         self.footers: list[Bytes] = []
-        plans = set()
+        first: tuple[int, Places] | None = None
         for at, member in enumerate(given):
             own_name = name if self.single else f"{name}[{at}]"
             pages = _as_bytes(own_name, member)
-            plan = _plan(own_name, pages, layout)
-            rows, footers = _split(own_name, pages, plan)
-            self.named[own_name] = member
+            places = _places(own_name, f"layout{suffix}", pages, layout)
+            first = first or (len(pages), places)
+            if (len(pages), places) != first:
+                raise KernelContract(own_name, f"{first[0]} pages of {first[1]}, as the first", (len(pages), places))
+            rows, footers = _split(own_name, pages, places)
+            self.named[own_name] = pages if pages.ndim == 3 else pages[:, : places.extent]
             self.rows.append(rows)
             self.footers.append(footers)
-            plans.add((plan, pages.shape[0]))
-        if len(plans) > 1:
-            raise KernelContract(name, "layers of one shape and row stride", plans)
-        self.plan = plan
-        self.pages = len(self.rows[0])
+        self.pages, self.plan = first or (0, places)
 
     @property
     def layers(self) -> int:
@@ -179,8 +180,8 @@ class Pool:
         for name, pages in self.named.items():
             facts.append((name, "page stride", pages.strides[0], pages.shape[0] > 1))
             apart = by_row or not self.in_one_piece
-            facts.append((name, "row stride", plan.row_stride or 0, apart and plan.rows > 1))
-            facts.append((name, "footer offset", plan.footer_offset or 0, apart and plan.footer_bytes > 0))
+            facts.append((name, "row stride", plan.row_stride, apart and plan.rows > 1))
+            facts.append((name, "footer offset", plan.footer_offset, apart and plan.footer_bytes > 0))
         for name, what, distance, counts in facts:
             if counts and distance % unit:
                 raise KernelContract(name, f"{what} a multiple of {unit}", distance)
@@ -196,35 +197,44 @@ def _as_bytes(name: str, member: object) -> Bytes:
     return member.view(np.uint8)
 
 
-def _plan(name: str, pages: Bytes, layout: PageRows | None) -> PageRows:
+def _places(name: str, field: str, pages: Bytes, layout: object) -> Places:
     """Return where rows lie: given, or by the dimensions of the array."""
-    if pages.ndim == 2:
-        return layout or PageRows(1, pages.shape[1])
-    if layout is not None:
-        raise KernelContract("layout", "None for pools of three dimensions", layout)
-    rows, row_bytes = pages.shape[1:]
-    stride = pages.strides[1] if rows > 1 else row_bytes
-    if stride < row_bytes:
-        raise KernelContract(name, f"rows at least {row_bytes} bytes apart", stride)
-    return PageRows(rows, row_bytes, stride)
+    if layout is None:
+        if pages.ndim == 2:
+            return Places(1, pages.shape[1], pages.shape[1], 0, pages.shape[1])
+        rows, row_bytes = pages.shape[1:]
+        stride = pages.strides[1] if rows > 1 else row_bytes
+        if stride < row_bytes:
+            raise KernelContract(name, f"rows at least {row_bytes} bytes apart", stride)
+        return Places(rows, row_bytes, stride, 0, rows * stride)
+    if pages.ndim == 3:
+        raise KernelContract(field, "None for pools of three dimensions", layout)
+    try:
+        told: list[Any] = [getattr(layout, column) for column in Places._fields]
+    except AttributeError:
+        raise KernelContract(field, "a PageRows", type(layout).__name__) from None
+    rows, row_bytes = (number(field, value, "rows and row_bytes of 1 or more", 1) for value in told[:2])
+    stride = number(field, row_bytes if told[2] is None else told[2], "a row_stride of at least row_bytes", row_bytes)
+    footer_bytes = number(field, told[3], "footer_bytes of 0 or more", 0)
+    offset = number(field, rows * stride if told[4] is None else told[4], "a footer_offset of 0 or more", 0)
+    if footer_bytes and offset < (rows - 1) * stride + row_bytes:
+        raise KernelContract(field, "footers behind the rows", layout)
+    places = Places(rows, row_bytes, stride, footer_bytes, offset)
+    if places.extent > pages.shape[1]:
+        raise KernelContract(field, f"rows and footers within a page of {pages.shape[1]} bytes", layout)
+    return places
 
 
-def _split(name: str, pages: Bytes, plan: PageRows) -> tuple[Bytes, Bytes]:
-    """Return views of rows and footers, after a check that they lie within the pages."""
-    stride, offset = plan.row_stride or 0, plan.footer_offset or 0
-    needed = (plan.rows - 1) * stride + plan.row_bytes
-    if plan.footer_bytes:
-        needed = offset + plan.rows * plan.footer_bytes
-    extent = pages.shape[1] if pages.ndim == 2 else needed
-    if needed > extent:
-        raise KernelContract(name, f"pages of at least {needed} bytes", extent)
-    if pages.shape[0] > 1 and pages.strides[0] < extent:
-        raise KernelContract(name, f"pages at least {extent} bytes apart", pages.strides[0])
+def _split(name: str, pages: Bytes, places: Places) -> tuple[Bytes, Bytes]:
+    """Return views of rows and footers."""
+    apart = pages.shape[1] if pages.ndim == 2 else places.extent
+    if pages.shape[0] > 1 and pages.strides[0] < apart:
+        raise KernelContract(name, f"pages at least {apart} bytes apart", pages.strides[0])
     if pages.ndim == 3:
         return pages, pages[:, :, :0]
     return (
-        _window(pages, 0, (plan.rows, plan.row_bytes), stride),
-        _window(pages, offset, (plan.rows, plan.footer_bytes), plan.footer_bytes),
+        _window(pages, 0, (places.rows, places.row_bytes), places.row_stride),
+        _window(pages, places.footer_offset, (places.rows, places.footer_bytes), places.footer_bytes),
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from hybridkv.errors import KernelContract
 from hybridkv.reference.arrays import Bytes
-from hybridkv.reference.contract import array, number
+from hybridkv.reference.contract import array, no_stream, number
 from hybridkv.reference.fingerprint_sums import fingerprint_of
 from hybridkv.reference.groups import by_group, require_apart, require_writable
 from hybridkv.reference.page_rows import Pool
@@ -70,8 +70,8 @@ def gather(
         A page that counts as missing, and is never read.
     threads : int
         1 to 64, without meaning here; the same calls are made of the kernels.
-    stream : object, optional
-        Likewise.
+    stream : None
+        Host arrays have none.
 
     Raises
     ------
@@ -81,6 +81,7 @@ def gather(
     """
     if missing not in MISSING:
         raise KernelContract("missing", f"one of {list(MISSING)}", missing)
+    no_stream(stream)
     _check_threads(threads)
     jobs = []
     options = {"layout": layout, "rows": rows, "handouts": handouts, "status": status, "null_page": null_page}
@@ -133,6 +134,7 @@ def scatter(
     KernelContract
         As in :func:`gather`, and a page or row named twice.
     """
+    no_stream(stream)
     _check_threads(threads)
     jobs = []
     options = {"layout": layout, "rows": rows, "handouts": handouts, "status": status, "null_page": null_page}
@@ -183,11 +185,12 @@ def fingerprint(
     KernelContract
         As in :func:`gather`.
     """
+    no_stream(stream)
     _check_threads(threads)
     jobs = []
     options = {"layout": layout, "null_page": null_page}
     for suffix, own in by_group({"pools": pools, "page_ids": page_ids, "out": out}, options):
-        pool = Pool(f"pools{suffix}", own["pools"], own["layout"])
+        pool = Pool(suffix, own["pools"], own["layout"])
         pieces = Pieces(pool, suffix, own["page_ids"], null_page=own["null_page"])
         _check_loads(pool)
         name, sums = f"out{suffix}", own["out"]
@@ -207,7 +210,7 @@ def fingerprint(
 
 def _prepared(suffix: str, own: dict[str, Any], buffer: str) -> tuple[Pool, Pieces, Bytes]:
     """Check what gather and scatter have in common."""
-    pool = Pool(f"pools{suffix}", own["pools"], own["layout"])
+    pool = Pool(suffix, own["pools"], own["layout"])
     pieces = Pieces(pool, suffix, own["page_ids"], own["rows"], own["handouts"], own["status"], own["null_page"])
     by_row = own["rows"] is not None
     view = pool.buffer(f"{buffer}{suffix}", own[buffer], len(pieces), by_row=by_row)

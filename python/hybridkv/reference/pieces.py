@@ -123,7 +123,7 @@ def _handouts(
 ) -> tuple[npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
     if handouts is None:
         return None, None
-    if not isinstance(handouts, tuple) or len(handouts) != 2:
+    if not isinstance(handouts, (tuple, list)) or len(handouts) != 2:
         raise KernelContract(name, "a pair (counts, expected)", handouts)
     counts = _aligned(f"{name}[0]", array(f"{name}[0]", handouts[0], _COUNTS, (None,)))
     if len(counts) < pages:

@@ -190,7 +190,9 @@ def pages_of(name: str, pages: object, row_format: RowFormat, *, written: bool) 
         not allow, a read-only array where it is written.
     """
     given = array(name, pages, (np.uint8,), (None, None))
-    pool = Pool(name, given, row_format.layout)
+    if given.shape[1] < row_format.page_bytes:
+        raise KernelContract(name, f"pages of at least {row_format.page_bytes} bytes", given.shape[1])
+    pool = Pool("", given, row_format.layout, argument=name)
     address, stride = int(given.__array_interface__["data"][0]), given.strides[0]
     if given.size and address % row_format.base_alignment:
         raise KernelContract(name, f"an address that is a multiple of {row_format.base_alignment}", address)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hybridkv.errors import KernelContract
 from hybridkv.reference.arrays import Doubles
 from hybridkv.reference.compressor import Compressor
-from hybridkv.reference.contract import array, real_rows
+from hybridkv.reference.contract import array, no_stream, real_rows
 from hybridkv.reference.groups import Named, require_apart, require_writable
 from hybridkv.reference.rotary import Rope
 from hybridkv.reference.row_format import RowFormat
@@ -85,8 +85,8 @@ def compress_tail(
         Page of each request's entries: entry i goes to row ``i % page_rows`` of page ``page_ids[q, i //
         page_rows]``; -1: not written. Default: the windows of the call, masked ones too, fill the rows of ``out``
         one after another.
-    stream : object, optional
-        Without meaning here; the same calls are made of the kernels.
+    stream : None
+        Host arrays have none.
 
     Raises
     ------
@@ -102,6 +102,7 @@ def compress_tail(
     channels, and is no error. A kernel in float32 has to stay within
     :func:`hybridkv.reference.bounds.float32_bound` before it quantises.
     """
+    no_stream(stream)
     compressor = Compressor(ratio, overlap, norm_weight, eps, rope)
     shape = (None, compressor.row_width)
     rows = real_rows("kv", kv, shape), real_rows("score", score, (len(kv), compressor.row_width))
