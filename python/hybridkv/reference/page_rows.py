@@ -81,12 +81,14 @@ class Pool:
         Views of the footers, by layer.
     named : dict of str to ndarray
         The bytes of the arrays, up to the end of their rows and footers, by the names that errors give them.
+    name : str
+        Of the argument, in errors.
     single : bool
         Whether one array was given, not a sequence.
     """
 
     def __init__(self, suffix: str, pools: object, layout: object, argument: str = "pools") -> None:
-        name = f"{argument}{suffix}"
+        self.name = name = f"{argument}{suffix}"
         self.single = isinstance(pools, np.ndarray)
         given = [pools] if self.single else pools
         if not isinstance(given, (list, tuple)) or not given:
@@ -174,17 +176,21 @@ class Pool:
         KernelContract
             Names what is misaligned.
         """
-        plan, facts = self.plan, []
-        for name, value in {**self.named, **buffers}.items():
-            facts.append((name, "address", int(value.__array_interface__["data"][0]), value.size > 0))
+        facts: list[tuple[str, str, int, bool]] = []
         for name, pages in self.named.items():
+            facts.append((name, "address", _address(pages), pages.size > 0))
             facts.append((name, "page stride", pages.strides[0], pages.shape[0] > 1))
-            apart = by_row or not self.in_one_piece
-            facts.append((name, "row stride", plan.row_stride, apart and plan.rows > 1))
-            facts.append((name, "footer offset", plan.footer_offset, apart and plan.footer_bytes > 0))
+        apart = by_row or not self.in_one_piece
+        facts.append((self.name, "row stride", self.plan.row_stride, apart and self.plan.rows > 1))
+        facts.append((self.name, "footer offset", self.plan.footer_offset, apart and self.plan.footer_bytes > 0))
+        facts += [(name, "address", _address(value), value.size > 0) for name, value in buffers.items()]
         for name, what, distance, counts in facts:
             if counts and distance % unit:
                 raise KernelContract(name, f"{what} a multiple of {unit}", distance)
+
+
+def _address(value: npt.NDArray[Any]) -> int:
+    return int(value.__array_interface__["data"][0])
 
 
 def _as_bytes(name: str, member: object) -> Bytes:

@@ -222,8 +222,7 @@ def _check_loads(pool: Pool) -> None:
     pool.require_aligned(FINGERPRINT_LOAD, {})
     sizes = (pool.plan.row_bytes, pool.plan.footer_bytes)
     if not pool.in_one_piece and any(size % FINGERPRINT_LOAD for size in sizes):
-        name = next(iter(pool.named))
-        raise KernelContract(name, f"rows and footers of multiples of {FINGERPRINT_LOAD} bytes", sizes)
+        raise KernelContract(pool.name, f"rows and footers of multiples of {FINGERPRINT_LOAD} bytes", sizes)
 
 
 def _check_threads(threads: object) -> None:
