@@ -96,6 +96,15 @@ def test_the_bytes_of_a_row_of_656_by_hand() -> None:
     assert packed[528:530].tolist() == [0x80, 0x3F]
 
 
+def test_rounding_to_bfloat16_first_decides_a_tie() -> None:
+    """Just above halfway from 1 to 1.125: bfloat16 makes it halfway, and then the even one is taken."""
+    row = np.zeros((1, 512))
+    row[0, :2] = 448.0, 1.0625 + 2.0**-12
+    for rounded, code in ((None, 0x39), ("bfloat16", 0x38)):
+        packed = ref.encode_rows(row, replace(published.FP8_DS_MLA, first_rounded_to=rounded))
+        assert packed[0, :2].tolist() == [0x7E, code]
+
+
 def test_the_bytes_of_packed_four_bit_rows_by_hand() -> None:
     row = np.zeros((1, 512))
     row[0, :3] = 6.0, -3.0, 0.5

@@ -19,7 +19,6 @@ SMALLEST_AMAX = 1e-4
 TMA_MULTIPLE = 576
 """What the page stride is a multiple of where FlashMLA reads 584-byte rows."""
 
-
 PAGE_ALIGNMENT = 16
 """Of the first byte of a page: the widest load of a kernel."""
 

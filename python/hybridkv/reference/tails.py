@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import KernelContract
-from hybridkv.reference.arrays import Doubles
+from hybridkv.reference.arrays import Doubles, widen
 from hybridkv.reference.compressor import Compressor
 from hybridkv.reference.contract import array, no_stream, real_rows
 from hybridkv.reference.groups import Named, require_apart, require_writable
@@ -73,7 +73,8 @@ def compress_tail(
         or where the position is no multiple of the ratio; the one exception is a replay whose first window closes
         in this call and is masked.
     new_carry : ndarray, as ``carry``, optional
-        Receives the live rows at the end of each request's rows; nothing else in it changes. May be ``carry``.
+        Receives the live rows at the end of each request's rows, rounded to its dtype; nothing else in it changes.
+        May be ``carry``.
     starts : int32 ndarray, [[requests + 1]]
         Row of each request's first token; the last is the number of rows.
     positions : int32 ndarray, [[requests]]
@@ -241,19 +242,28 @@ def _advance(
     new = slice(request.first, request.end)
     kv, score = rows[0][new], rows[1][new]
     if carry is not None:
-        carried = carry[np.arange(low, request.position) % compressor.ring_rows].astype(np.float64)
+        carried = widen(carry[np.arange(low, request.position) % compressor.ring_rows])
         kv = np.concatenate([carried[:, : compressor.row_width], kv])
         score = np.concatenate([carried[:, compressor.row_width :], score])
     before = (kv[:r, :d], score[:r, :d]) if low < opened else None
     own = opened - low
     entries = compressor.entries(compressor.slots(kv[own:], score[own:], opened, before))
     if new_carry is not None:
+        _keep(request, compressor, kv, score, low, new_carry)
+    return entries
+
+
+def _keep(
+    request: Request, compressor: Compressor, kv: Doubles, score: Doubles, low: int, new_carry: npt.NDArray[Any]
+) -> None:
+    """Write the live rows at the end of a request into its ring; ``low`` is the position of the first row of kv."""
+    width = compressor.row_width
+    with np.errstate(over="ignore"):  # what is too large for a float32 is infinity there
         for token in range(_first_live(request.last, compressor), request.last):
             row = new_carry[token % compressor.ring_rows]
-            live = compressor.row_width if token >= request.last - request.last % r else d
+            live = width if token >= request.last - request.last % compressor.ratio else compressor.width
             row[:live] = kv[token - low, :live]
-            row[compressor.row_width : compressor.row_width + live] = score[token - low, :live]
-    return entries
+            row[width : width + live] = score[token - low, :live]
 
 
 def _first_live(position: int, compressor: Compressor) -> int:
