@@ -37,6 +37,7 @@ class Tapped:
     """Layers by index, each for one row of the batch."""
 
     config: Any
+    cache: Any
     windows: dict[int, Compressed] = field(default_factory=dict)
     entries: dict[int, Compressed] = field(default_factory=dict)
     indexers: dict[int, Compressed] = field(default_factory=dict)
@@ -95,7 +96,7 @@ def tap(model: Any, ids: Any) -> Tapped:
     torch.set_num_threads(threads)
     for hook in hooks:
         hook.remove()
-    config, tapped = model.config, Tapped(model.config)
+    config, tapped = model.config, Tapped(model.config, cache)
     for at, layer in enumerate(model.model.layers):
         attention, held = layer.self_attn, cache.layers[at]
         rope = rope_of(config, attention.rope_layer_type)

@@ -118,6 +118,42 @@ def rotated_queries(tapped: Tapped, layer: int) -> tuple[Array, Array]:
     return rope.rotate(queries, np.arange(len(queries))[:, None]), bound.reshape(queries.shape)
 
 
+def test_a_carry_is_the_state_that_a_cache_keeps() -> None:
+    """At 150 tokens: an open window of 2 at ratio 4 and of 22 at 128, and the overlap, bit for bit."""
+    ids = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (1, 150)))
+    tapped = tap(model_with(yarn=False), ids)
+    members = [("compressor", at, seen) for at, seen in tapped.entries.items()]
+    members += [("indexer", at, seen) for at, seen in tapped.indexers.items()]
+    for name, at, seen in members:
+        c, held = seen.compressor, tapped.cache.layers[at]
+        ring = carried(seen, 150)
+        assert len(ring) == c.ring_rows
+        opened = 150 - 150 % c.ratio
+        rows = ring[np.arange(opened, 150) % c.ring_rows]
+        assert rows.shape[0] == {4: 2, 128: 22}[c.ratio]
+        assert (rows[:, : c.row_width] == doubles(held.buffer_kv[name])[0]).all()
+        assert (rows[:, c.row_width :] == seen.score[opened:150]).all()
+        assert (rows[:, c.row_width :] != doubles(held.buffer_gate[name])[0]).any()  # theirs has no bias yet
+        if c.overlap:
+            rows = ring[np.arange(opened - c.ratio, opened) % c.ring_rows]
+            assert (rows[:, : c.width] == doubles(held.overlap_kv[name])[0]).all()
+            assert (rows[:, c.row_width :][:, : c.width] == doubles(held.overlap_gate[name])[0]).all()
+        assert np.isnan(ring).any() == (c.overlap or c.ratio == 128)  # what is not live was left alone
+
+
+def carried(seen: Compressed, tokens: int) -> Array:
+    """The new carry of a call with the first tokens."""
+    c = seen.compressor
+    row = published.plain("float32", c.width)
+    ring = np.full((1, c.ring_rows, 2 * c.row_width), np.nan, np.float32)
+    ref.compress_tail(
+        seen.kv[:tokens], seen.score[:tokens], np.zeros((1, row.page_stride), np.uint8), ratio=c.ratio,
+        overlap=c.overlap, norm_weight=c.norm_weight, eps=c.eps, rope=c.rope, row_format=row, new_carry=ring,
+        starts=np.array([0, tokens], np.int32), positions=np.zeros(1, np.int32),
+    )  # fmt: skip
+    return ring[0].astype(np.float64)
+
+
 def test_bytes_in_published_formats_are_the_same_but_for_rare_ties() -> None:
     """Published widths: entries of 512 and indexer keys of 128, quantised from theirs and from ours."""
     for module, config, seen in modules_of_published_widths():
