@@ -239,7 +239,7 @@ GOOD = Part("all", 32, "float8_e4m3", 0, ScaleRule("ue8m0", 1e-4), 16, 32)
         ("row_format.parts", {"parts": ()}),
         ("row_format.parts", {"parts": (None,)}),
         ("row_format.parts[all].offset", {"row_bytes": 33}),
-        ("row_format.parts[more].offset", {"parts": (GOOD, replace(GOOD, name="more", offset=30, scale_offset=36))}),
+        ("row_format.parts[more].offset", {"parts": (GOOD, Part("more", 4, "bfloat16", 30))}),
         ("row_format.parts[all].channels", {"parts": (replace(GOOD, channels=0),)}),
         ("row_format.parts[all].element", {"parts": (replace(GOOD, element="int8"),)}),
         ("row_format.parts[all].scale", {"parts": (replace(GOOD, tile=None),)}),
