@@ -100,7 +100,8 @@ __all__ = [
     "formats",
     "graph",
     "intersect",
-from hybridkv import formats, graph, ops, reference  # isort: skip  (hk.formats.compatible, hk.ops.gather)
+    "ops",
+    "reference",
     "size_pages",
     "worst_pages",
 ]
