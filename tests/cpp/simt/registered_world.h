@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/paged_world.h"
+#include "kernels/device_world.h"
 #include "simt/memory.h"
 
 namespace hkv::simt {
