@@ -104,6 +104,24 @@ def test_tickets(timer, smoke):
     timer.figure("pin over a random line read", [figures["pin_of_line"]], unit="times")
 
 
+def test_gather(timer, smoke):
+    figures = timer.benchmark.pedantic(figures_of, args=("gather", smoke), rounds=1)
+    assert figures["wrong"] == 0
+    if smoke:
+        return
+    for page, must, aim in ((4096, 0.44, 0.5), (16384, 0.59, 0.65), (37376, 0.75, 0.8), (65536, 0.90, 0.95)):
+        for threads in (1, 2):
+            for name in ("gather", "memcpy", "verified", "scatter", "fingerprint"):
+                gated = name == "gather"
+                timer.figure(f"{name}, pages of {page}, threads {threads}: of a sequential streamed copy",
+                             [figures[f"{page}_{threads}_{name}"]], must=must if gated else None,
+                             aim=aim if gated else None, unit="times", at_least=True)  # fmt: skip
+    for threads in (1, 2):
+        for name in ("rows", "memcpy"):
+            timer.figure(f"{name} of 584 bytes, threads {threads}: of a sequential streamed copy",
+                         [figures[f"rows_{threads}_{name}"]], unit="times", at_least=True)  # fmt: skip
+
+
 def test_match_in_the_core(timer, smoke):
     figures = timer.benchmark.pedantic(figures_of, args=("match", smoke), rounds=1)
     for name, value in figures.items():

@@ -150,11 +150,12 @@ void bind_kernels(py::module_& m) {
   m.def("gather", &on_host<Copies, &gather, false>, py::arg("groups"), py::arg("threads"));
   m.def("scatter", &on_host<Copies, &scatter, true>, py::arg("groups"), py::arg("threads"));
   m.def("fingerprint", &on_host<Fingerprints, &fingerprint, false>, py::arg("groups"), py::arg("threads"));
-  m.def("device_gather", &on_device<Copies, &device_gather>, py::arg("groups"), py::arg("stream"), py::arg("device"));
+  m.def("device_gather", &on_device<Copies, &device_gather>, py::arg("groups"), py::arg("stream"),
+        py::arg("device"));
   m.def("device_scatter", &on_device<Copies, &device_scatter>, py::arg("groups"), py::arg("stream"),
         py::arg("device"));
-  m.def("device_fingerprint", &on_device<Fingerprints, &device_fingerprint>, py::arg("groups"), py::arg("stream"),
-        py::arg("device"));
+  m.def("device_fingerprint", &on_device<Fingerprints, &device_fingerprint>, py::arg("groups"),
+        py::arg("stream"), py::arg("device"));
   m.def("cuda_facts", &cuda_facts);
   m.def("cpu_level", [] { return cpu_level_name(cpu_level()); });
   m.def(

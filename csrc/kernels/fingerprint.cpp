@@ -97,8 +97,22 @@ class Packer {
   alignas(64) std::byte chunk_[chunk_bytes];
 };
 
-std::uint64_t of_page(const std::byte* at, const PageRows& page) {
-  if (page.in_one_piece()) return fingerprint_of(at, page.packed_bytes());
+// Bytes in one piece, while those at `next` (null: none) are fetched: pages are scattered, and each would begin with
+// misses that nothing foresaw.
+std::uint64_t of_piece(const std::byte* at, std::int64_t bytes, const std::byte* next) {
+  Digest digest(bytes);
+  for (std::int64_t from = 0; from < bytes; from += chunk_bytes) {
+    const std::int64_t chunk = std::min(bytes - from, chunk_bytes);
+    for (std::int64_t line = 0; next != nullptr && line < chunk; line += 64) {
+      __builtin_prefetch(next + from + line, 0, 2);
+    }
+    digest.add(at + from, chunk);
+  }
+  return digest.value();
+}
+
+std::uint64_t of_page(const std::byte* at, const PageRows& page, const std::byte* next) {
+  if (page.in_one_piece()) return of_piece(at, page.packed_bytes(), next);
   Packer packer(page.packed_bytes());
   for (std::int64_t row = 0; row < page.rows; ++row) packer.add(at + row * page.row_stride, page.row_bytes);
   packer.add(at + page.footer_offset, page.rows * page.footer_bytes);
@@ -108,12 +122,7 @@ std::uint64_t of_page(const std::byte* at, const PageRows& page) {
 }  // namespace
 
 std::uint64_t fingerprint_of(const void* data, std::int64_t bytes) noexcept {
-  const auto* at = static_cast<const std::byte*>(data);
-  Digest digest(bytes);
-  for (std::int64_t from = 0; from < bytes; from += chunk_bytes) {
-    digest.add(at + from, std::min(bytes - from, chunk_bytes));
-  }
-  return digest.value();
+  return of_piece(static_cast<const std::byte*>(data), bytes, nullptr);
 }
 
 void fingerprint(const FingerprintGroup* groups, int group_count, int threads) noexcept {
@@ -124,18 +133,22 @@ void fingerprint(const FingerprintGroup* groups, int group_count, int threads) n
   const auto worth = static_cast<int>(std::min<std::int64_t>(threads, total / thread_bytes));
   for (int g = 0; g < group_count; ++g) {
     const FingerprintGroup& group = groups[g];
-    const auto some = [&group](std::int64_t from, std::int64_t to) {
+    const std::int64_t n = group.pieces.count;
+    // Where a page is, null where it is missing.
+    const auto place = [&group, n](std::int64_t i) -> const std::byte* {
+      const PoolLayer& pool = group.layers[i / n];
+      return group.pieces.is_missing(i % n) ? nullptr
+                                            : pool.base + group.pieces.page(i % n) * pool.page_stride;
+    };
+    const auto some = [&group, &place](std::int64_t from, std::int64_t to) {
       for (std::int64_t i = from; i < to; ++i) {
-        const PoolLayer& pool = group.layers[i / group.pieces.count];
-        const std::int64_t piece = i % group.pieces.count;
-        group.out[i] = group.pieces.is_missing(piece)
-                           ? 0
-                           : of_page(pool.base + group.pieces.page(piece) * pool.page_stride, group.page);
+        const std::byte* const page = place(i);
+        const std::byte* const next = i + 1 < to ? place(i + 1) : nullptr;
+        group.out[i] = page == nullptr ? 0 : of_page(page, group.page, next);
       }
     };
     const std::int64_t bytes = std::max<std::int64_t>(group.page.packed_bytes(), 1);
-    share_out(group.pieces.count * group.layer_count, std::max<std::int64_t>(share_bytes / bytes, 1), worth,
-              some);
+    share_out(n * group.layer_count, std::max<std::int64_t>(share_bytes / bytes, 1), worth, some);
   }
 }
 

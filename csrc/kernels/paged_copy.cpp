@@ -22,9 +22,10 @@ constexpr std::int64_t stream_stretch_bytes = 1024;
 // What makes another thread worth waking, and what a thread takes at a time.
 constexpr std::int64_t thread_bytes = std::int64_t{1} << 19;
 constexpr std::int64_t share_bytes = std::int64_t{1} << 18;
-// Rows are too short for the hardware to fetch ahead: these many pieces ahead, so many lines.
+// Pieces up to this are too short for the hardware to see a stream in them: they are fetched so many pieces ahead.
+// Side by side they would only disturb the order in which the buffer is written (bench/gather.cpp, rows).
+constexpr std::int64_t short_bytes = 2048;
 constexpr std::int64_t ahead_pieces = 8;
-constexpr std::int64_t ahead_most_bytes = 2048;
 
 constexpr int lanes = CopyPath::lanes;
 
@@ -45,14 +46,18 @@ class GroupCopy {
     return std::max<std::int64_t>(share_bytes / bytes, 1) * lanes;
   }
 
-  // Pieces [from, to), in batches of as many as there are lanes.
+  // Pieces [from, to): long ones side by side, short ones one after another, each fetched well before its turn.
   void operator()(std::int64_t from, std::int64_t to) const noexcept {
-    const bool ahead = piece_bytes_ <= ahead_most_bytes;
-    for (std::int64_t i = from; ahead && i < std::min(to, from + ahead_pieces); ++i) fetch(i);
-    for (std::int64_t i = from; i < to; i += lanes) {
-      const std::int64_t next = i + ahead_pieces;
-      for (std::int64_t k = next; ahead && k < std::min(to, next + lanes); ++k) fetch(k);
-      batch(i, static_cast<int>(std::min<std::int64_t>(lanes, to - i)));
+    if (piece_bytes_ <= short_bytes) {
+      for (std::int64_t i = from; i < std::min(to, from + ahead_pieces); ++i) fetch(i);
+      for (std::int64_t i = from; i < to; ++i) {
+        if (i + ahead_pieces < to) fetch(i + ahead_pieces);
+        batch(i, 1);
+      }
+    } else {
+      for (std::int64_t i = from; i < to; i += lanes) {
+        batch(i, static_cast<int>(std::min<std::int64_t>(lanes, to - i)));
+      }
     }
     path_.fence();
   }
@@ -73,7 +78,8 @@ class GroupCopy {
     return copy_.buffer + (layer * copy_.pieces.count + piece) * piece_bytes_;
   }
 
-  void fetch(std::int64_t piece) const {
+  // Inlined by force: GCC takes a function that does nothing but prefetch for one that does nothing.
+  [[gnu::always_inline]] void fetch(std::int64_t piece) const {
     if (direction_ == Direction::Scatter || copy_.pieces.is_missing(piece)) return;
     for (std::int32_t layer = 0; layer < copy_.layer_count; ++layer) {
       const Lane at = lane(layer, piece);
@@ -86,7 +92,7 @@ class GroupCopy {
   }
 
   void batch(std::int64_t first, int count) const {
-    std::array<std::int64_t, lanes> present;
+    std::array<std::int64_t, lanes> present{};
     int n = 0;
     for (std::int64_t piece = first; piece < first + count; ++piece) {
       const CopyStatus before = status_before(piece);

@@ -100,6 +100,7 @@ __all__ = [
     "formats",
     "graph",
     "intersect",
+    "ops",
     "size_pages",
     "worst_pages",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from hybridkv import _core
 from hybridkv.errors import ArgumentError, KernelContract
-from hybridkv.pools import ArrayFacts, array_facts, dense_strides, is_torch, pool_array
+from hybridkv.pools import ArrayFacts, PoolArray, array_facts, dense_strides, is_torch, pool_array
 
 IDS = (np.dtype(np.int32), np.dtype(np.int64))
 COUNTS = (np.dtype(np.uint64), np.dtype(np.int64))
@@ -201,7 +201,7 @@ def paged_pool(suffix: str, pools: Any, layout: PageRows | None, *, writable: bo
         except ArgumentError as error:
             raise KernelContract(error.field, error.expected, error.got) from error
         _check_base(name, facts, 1, writable)
-        rows = _page_rows(name, suffix, facts, array.page_bytes, layout)
+        rows = _page_rows(name, suffix, facts.shape, array, layout)
         if first is None:
             first = (array.pages, rows)
         elif first != (array.pages, rows):
@@ -221,19 +221,20 @@ def _extent(rows: tuple[int, int, int, int, int]) -> int:
 
 
 def _page_rows(
-    name: str, suffix: str, facts: ArrayFacts, page_bytes: int, layout: PageRows | None
+    name: str, suffix: str, shape: tuple[int, ...], array: PoolArray, layout: PageRows | None
 ) -> tuple[int, int, int, int, int]:
+    page_bytes = array.page_bytes
     if page_bytes == 0:
-        raise KernelContract(name, "pages of at least 1 byte", f"shape {facts.shape}")
+        raise KernelContract(name, "pages of at least 1 byte", f"shape {shape}")
     if layout is None:
-        if len(facts.shape) != 3:
+        if len(shape) != 3:
             return (1, page_bytes, page_bytes, 0, page_bytes)
-        rows, stride = facts.shape[1], facts.strides[1]
+        rows, stride = shape[1], array.row_stride
         return (rows, page_bytes // rows, stride, 0, rows * stride)
     field = f"layout{suffix}"
     if not isinstance(layout, PageRows):
         raise KernelContract(field, "hk.ops.PageRows", type(layout).__name__)
-    if len(facts.shape) == 3:
+    if len(shape) == 3:
         raise KernelContract(field, "None for arrays [[pages, rows, row_bytes]]", layout)
     rows = _integer(field, layout.rows)
     row_bytes, footer_bytes = _integer(field, layout.row_bytes), _integer(field, layout.footer_bytes)

@@ -2,7 +2,8 @@
 """Kernels: pages and rows between paged pools and contiguous buffers, and fingerprints of pages in place.
 
 ``docs/kernels.md`` defines every byte and code. Refused inputs raise :class:`~hybridkv.KernelContract`, and nothing is
-written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces one.
+written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces
+one.
 Arrays on a CUDA device go to its kernels, on the caller's stream (``docs/kernels.md`` section 8).
 """
 
@@ -110,8 +111,8 @@ def gather(
     threads : int
         At most so many threads, 1 to 64, the caller's among them; small copies take fewer.
     stream : torch stream or int, optional
-        Of device arrays, which all lie on one CUDA device: where the call is put; nothing waits for it. Default: torch's
-        current stream for tensors, else the default stream. Host arrays have none.
+        Of device arrays, which all lie on one CUDA device: where the call is put; nothing waits for it. Default:
+        torch's current stream for tensors, else the default stream. Host arrays have none.
 
     Raises
     ------

@@ -223,6 +223,7 @@ def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
         "key_profile",
         "format_schema",
         "cpu_features",
+        "cuda",
         "python",
         "numpy",
         "platform",
@@ -230,6 +231,7 @@ def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", facts["hybridkv"])
     assert facts["key_profile"] >= 1
     assert facts["cpu_features"]["sha256"] in ("portable", "sha_ni")
+    assert facts["cpu_features"]["kernels"] in ("portable", "avx2", "avx512")
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -23,7 +23,14 @@ namespace {
 using Handle = void*;
 using hkv::simt::GlobalMemory;
 
-enum : int { Success = 0, InvalidValue = 1, NoDevice = 100, InvalidContext = 201, NotFound = 500, Fault = 719 };
+enum : int {
+  Success = 0,
+  InvalidValue = 1,
+  NoDevice = 100,
+  InvalidContext = 201,
+  NotFound = 500,
+  Fault = 719
+};
 
 int number_of(const char* name, int otherwise) {
   const char* text = std::getenv(name);
@@ -79,7 +86,8 @@ HKV_API int cuCtxSetCurrent(Handle context) {
   current_context = context;
   return Success;
 }
-HKV_API int cuLibraryLoadData(Handle* loaded, const void* image, void*, void**, unsigned, void*, void**, unsigned) {
+HKV_API int cuLibraryLoadData(Handle* loaded, const void* image, void*, void**, unsigned, void*, void**,
+                              unsigned) {
   std::uint32_t magic;
   std::memcpy(&magic, image, sizeof magic);
   *loaded = &library;
@@ -98,8 +106,8 @@ HKV_API int cuKernelGetFunction(Handle* function, Handle kernel) {
   *function = kernel;
   return current_context == nullptr ? InvalidContext : Success;
 }
-HKV_API int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
-                           unsigned, Handle stream, void** arguments, void** extra) {
+HKV_API int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned,
+                           unsigned, unsigned, Handle stream, void** arguments, void** extra) {
   if (current_context == nullptr) return InvalidContext;
   if (x == 0 || y != 1 || z != 1 || threads == 0 || threads > 1024 || extra != nullptr) return InvalidValue;
   ++launches;
@@ -111,7 +119,9 @@ HKV_API int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, 
   return report.fault == hkv::simt::Fault::None ? Success : Fault;
 }
 
-HKV_API void fake_register(const void* start, std::size_t bytes) { GlobalMemory::instance().add(start, bytes, true); }
+HKV_API void fake_register(const void* start, std::size_t bytes) {
+  GlobalMemory::instance().add(start, bytes, true);
+}
 HKV_API int fake_launches() { return launches; }
 HKV_API int fake_loads_of_code() { return loads_of_code; }
 HKV_API std::size_t fake_last_stream() { return reinterpret_cast<std::size_t>(last_stream); }
