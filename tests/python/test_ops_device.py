@@ -120,3 +120,21 @@ def test_off_and_what_is_no_choice(tmp_path: Path, value: str) -> None:
     assert (run.returncode == 0) == (value == "OFF")
     text = "built without CUDA kernels" if value == "OFF" else "is AUTO, ON, PIP or OFF, not MAYBE"
     assert text in run.stdout + run.stderr
+
+
+CHECKS = [sys.executable, "-W", "error", str(ROOT / "tests" / "gpu" / "run_device_checks.py")]
+
+
+@needs_kernels
+def test_the_device_checks_pass_on_the_stand_in(stand_in: Path) -> None:
+    told = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    run = subprocess.run([*CHECKS, "--rehearse", str(stand_in)], env=told, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("| ok |") == 5
+
+
+def test_the_device_checks_say_that_there_is_no_gpu() -> None:
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run(CHECKS, env=hidden, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("not run: torch ")

@@ -10,6 +10,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -93,8 +94,12 @@ class GlobalMemory {
     static GlobalMemory all;
     return all;
   }
+  // Pieces that it overlaps are forgotten: their memory was freed, and is taken again.
   void add(const void* start, std::size_t bytes, bool writable) {
     const auto at = reinterpret_cast<std::uintptr_t>(start);
+    auto next = pieces_.lower_bound(at);
+    if (next != pieces_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at) --next;
+    while (next != pieces_.end() && next->first < at + bytes) next = pieces_.erase(next);
     pieces_[at] = Piece{at, bytes, writable, {}};
   }
   void remove(const void* start) { pieces_.erase(reinterpret_cast<std::uintptr_t>(start)); }
