@@ -116,7 +116,7 @@ class PieceCopy {
   }
   template <class Word>
   HKV_DEVICE void move_as(std::byte* in_page, std::byte* in_buffer, const Stretch& stretch) {
-    if (stretch.repeats == 1) {
+    if (sizeof(Word) >= 8 && stretch.repeats == 1) {  // narrow words are rare, and a division does not matter then
       move_words<Word, direction, false>(in_page, in_buffer, stretch, team_.rank(), team_.size());
     } else {
       move_words<Word, direction, true>(in_page, in_buffer, stretch, team_.rank(), team_.size());
