@@ -53,17 +53,8 @@ class Bench {
     copy.pieces = {ids.data(), nullptr, false, static_cast<std::int64_t>(count), -1};
     Rounds all;
     for (int round = 0; round < sizes_.rounds; ++round) {
-      const auto draw = [&] {
-        // Without repetition, as scatter asks.
-        std::vector<bool> taken(pages);
-        for (auto& id : ids) {
-          do id = static_cast<std::int32_t>(random_() % pages);
-          while (taken[id]);
-          taken[id] = true;
-        }
-      };
       const auto timed = [&](const char* name, auto work) {
-        draw();
+        draw(ids, pages);
         const double ns =
             par(threads, [&](int thread) { work(count * thread / threads, count * (thread + 1) / threads); });
         all.add(name, ns / share);
@@ -158,6 +149,16 @@ class Bench {
   std::size_t wrong() const { return wrong_; }
 
  private:
+  // Without repetition, as scatter asks.
+  void draw(std::vector<std::int32_t>& ids, std::size_t pages) {
+    std::vector<bool> taken(pages);
+    for (auto& id : ids) {
+      do {
+        id = static_cast<std::int32_t>(random_() % pages);
+      } while (taken[id]);
+      taken[id] = true;
+    }
+  }
   void limit(Rounds& all, int threads) {
     const std::size_t base = random_() % (sizes_.pool - sizes_.buffer - 8192) / 4096 * 4096;
     all.add("limit", par(threads, [&](int thread) {

@@ -32,8 +32,8 @@ void check_unique(const PieceList& pieces, std::int64_t rows, const std::string&
     std::uint64_t at = key * golden >> shift;
     for (; places[at] != 0; at = (at + 1) & (size - 1)) {
       if (places[at] != key) continue;
-      if (pieces.rows != nullptr) refuse("rows", suffix, "each row of a page once", pieces.row(i), i);
-      refuse("page_ids", suffix, "each page once", pieces.page(i), i);
+      const char* const once = pieces.rows == nullptr ? "each page once" : "each row of a page once";
+      refuse("page_ids", suffix, once, pieces.page(i), i);
     }
     places[at] = key;
   }

@@ -44,6 +44,11 @@ def put(name: str, value: Any) -> Change:
     return lambda given: given.__setitem__(name, value)
 
 
+def name_a_row_twice(given: dict[str, Any]) -> None:
+    given["page_ids"] = np.array([2, 2, -1], np.int32)
+    given["rows"] = np.array([3, 3, 1], np.int32)
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     made = array.copy()
     made.flags.writeable = False
@@ -119,7 +124,7 @@ CASES: list[tuple[tuple[str, ...], str, str, Change]] = [
     (("scatter",), "src", "too few pieces", put("src", aligned((2, 64)))),
     (("scatter",), "src", "off by 8", put("src", aligned((3, 64), off=8))),
     (("scatter",), "pools", "read-only", put("pools", read_only(aligned((6, 4, 64))))),
-    (("scatter",), "rows", "twice", lambda g: (g["page_ids"].__setitem__(1, 2), g["rows"].__setitem__(1, 3))[0]),
+    (("scatter",), "page_ids", "a row twice", name_a_row_twice),
     (("fingerprint",), "out", "of 32 bits", put("out", np.zeros(3, np.uint32))),
     (("fingerprint",), "out", "too short", put("out", np.zeros(2, np.uint64))),
     (("fingerprint",), "out", "read-only", put("out", read_only(np.zeros(3, np.uint64)))),

@@ -1,43 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nothing is allocated on the match path once it is warm: operator new is counted.
-#include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 
 #include "cache/cache.h"
+#include "counted_new.h"
 #include "layout/key_chain.h"
 #include "testing.h"
-
-namespace {
-
-std::atomic<long> allocations{0};
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  allocations.fetch_add(1);
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-// Not inline: GCC would take free() for the wrong partner of operator new.
-#define HKV_NOT_INLINE __attribute__((noinline))
-HKV_NOT_INLINE void* operator new(std::size_t bytes) {
-  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-}
-HKV_NOT_INLINE void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-// The array and nothrow forms of the standard library call these two; so do the sized deletes.
-HKV_NOT_INLINE void operator delete(void* memory) noexcept { std::free(memory); }
-HKV_NOT_INLINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-HKV_NOT_INLINE void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-HKV_NOT_INLINE void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
 
 namespace hkv {
 namespace {

@@ -45,7 +45,7 @@ HKV_TEST("what is named twice is found, and missing pieces are none") {
   EXPECT_EQ(refused({3, 2, 3}, {}, true, 3), "");
   EXPECT_EQ(refused({1, 1}, {0, 1}, true), "");
   EXPECT_EQ(refused({1, 2}, {1, 1}, true), "");
-  EXPECT_EQ(refused({1, 2, 1}, {1, 1, 1}, true), "rows");
+  EXPECT_EQ(refused({1, 2, 1}, {1, 1, 1}, true), "page_ids");
   EXPECT_EQ(refused({1, 1}, {-1, -1}, true), "");
   EXPECT_EQ(refused({0, 0}, {}, true), "page_ids");
   std::mt19937_64 random(1);
