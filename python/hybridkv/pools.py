@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from hybridkv.dlpack import CUDA_DEVICES, device_tensor
 from hybridkv.errors import ArgumentError
 from hybridkv.group import CacheGroup
 
 _CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
+_DLPACK_KINDS = {0: "i", 1: "u"}  # kDLInt, kDLUInt; of others only the width counts
 _ADDRESSES = 2**63  # no address, extent or stride is as large
 
 
@@ -149,8 +151,10 @@ def _facts(name: str, item: Any) -> ArrayFacts:
             return _device_facts(name, interface, item)
     if not isinstance(item, np.ndarray) and hasattr(item, "__dlpack_device__"):
         device = int(item.__dlpack_device__()[0])
+        if device in CUDA_DEVICES:
+            return _dlpack_facts(item)
         if device not in _CPU_DEVICES:
-            raise ArgumentError(name, "device arrays with __cuda_array_interface__", f"DLPack device type {device}")
+            raise ArgumentError(name, "an array of the CPU or of CUDA", f"DLPack device type {device}")
         view = np.from_dlpack(item)
     elif isinstance(item, np.ndarray) or hasattr(item, "__array_interface__"):
         view = np.asarray(item)
@@ -177,6 +181,16 @@ def _torch_facts(name: str, item: Any) -> ArrayFacts:
     strides = tuple(stride * width for stride in item.stride())
     host = item.device.type == "cpu"
     return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, host, True, item, item.device.index)
+
+
+def _dlpack_facts(item: Any) -> ArrayFacts:
+    tensor = device_tensor(item)
+    width = tensor.bits // 8
+    dtype = np.dtype(f"{_DLPACK_KINDS[tensor.code]}{width}" if tensor.code in _DLPACK_KINDS else (np.void, width))
+    strides = dense_strides(tensor.shape, width)
+    if tensor.strides is not None:
+        strides = tuple(stride * width for stride in tensor.strides)
+    return ArrayFacts(tensor.address, tensor.shape, strides, dtype, False, True, (item, tensor), tensor.device)
 
 
 def _device_facts(name: str, interface: Any, item: Any) -> ArrayFacts:

@@ -38,6 +38,25 @@ class DeviceArray:
         return {**{key: told[key] for key in ("shape", "strides", "typestr", "data")}, "version": 3}
 
 
+class DlpackArray:
+    """A numpy array that says by DLPack that it lies on a CUDA device."""
+
+    def __init__(self, array: np.ndarray[Any, Any], device: int = 0) -> None:
+        self.known, self.device = DeviceArray(array), device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self.device)
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        assert stream == -1
+        capsule = self.known.array.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        device = (ctypes.c_int32 * 2).from_address(pointer(capsule, b"dltensor") + 8)
+        device[:] = self.__dlpack_device__()
+        return capsule
+
+
 def driver() -> ctypes.CDLL:
     """Return the stand-in, which the core has opened or will open too."""
     return ctypes.CDLL(os.environ["HYBRIDKV_LIBCUDA"])
@@ -138,6 +157,17 @@ def streams_are_handles_or_have_one() -> None:
         assert driver().fake_last_stream() == handle
     for stream in (-1, "main", 1.5):
         assert refused(lambda stream=stream: hk.ops.gather(pool, ids, out, stream=stream)).field == "stream"
+
+
+def dlpack_gives_the_bytes_of_the_host() -> None:
+    rng = np.random.default_rng(5)
+    pool, ids = aligned((5, 4, 48), rng)[:, :, :32], np.array([4, 2], np.int64)
+    host, device = np.zeros((2, 128), np.uint8), np.zeros((2, 128), np.uint8)
+    hk.ops.gather(pool, ids, host)
+    hk.ops.gather(DlpackArray(pool), DlpackArray(ids), DlpackArray(device))
+    assert (host == device).all()
+    error = refused(lambda: hk.ops.gather(DlpackArray(pool), DlpackArray(ids), DlpackArray(device, device=1)))
+    assert (error.field, error.expected, error.got) == ("out", "an array on CUDA device 0", "CUDA device 1")
 
 
 def handouts_are_verified() -> None:
