@@ -194,28 +194,29 @@ def writer() -> str:
     """Gather pages that another stream hands out again and overwrites: what is OK holds its owner's bytes alone."""
     import torch
 
-    pages, size = 256, 65_536
-    pool = torch.ones((pages, size // 8), dtype=torch.int64, device="cuda")
+    pages, words, part = 2048, 8192, 128
+    pool = torch.ones((pages, words), dtype=torch.int64, device="cuda")
     counts = torch.ones(pages, dtype=torch.int64, device="cuda")
     ids = torch.arange(pages, dtype=torch.int32, device="cuda")
     status = torch.zeros(pages, dtype=torch.int32, device="cuda")
-    out = torch.zeros((pages, size // 8), dtype=torch.int64, device="cuda")
+    out = torch.zeros_like(pool)
     aside = torch.cuda.Stream()
     seen = [0, 0, 0]
-    for number in range(2, 200):
+    for number in range(2, 130):
         expected = counts.clone()
         torch.cuda.synchronize()
-        with torch.cuda.stream(aside):
-            for first in range(0, pages, 32):
-                counts[first : first + 32] += 1
-                pool[first : first + 32] = number
-        hk.ops.gather(pool, ids, out, handouts=(counts, expected), status=status)
+        when = number % (pages // part)  # so many parts are written before the gather is launched
+        for turn, first in enumerate(range(0, pages, part)):
+            if turn == when:
+                hk.ops.gather(pool, ids, out, handouts=(counts, expected), status=status)
+            with torch.cuda.stream(aside):
+                counts[first : first + part] += 1
+                pool[first : first + part] = number
         torch.cuda.synchronize()
-        told = status.cpu()
-        fine = told == 0
-        sound = (out.cpu() == (number - 1)).all(dim=1) if bool(fine.any()) else fine
+        fine = status == 0
+        sound = (out == number - 1).all(dim=1)
         assert bool(sound[fine].all()), f"round {number}: bytes of the next owner under OK"
-        assert not bool(out.cpu()[~fine].any()), f"round {number}: bytes of a stale page"
+        assert not bool(out[~fine].any()), f"round {number}: bytes of a stale page"
         for code in range(3):
-            seen[code] += int((told == code).sum())
+            seen[code] += int((status == code).sum())
     return f"ok {seen[0]}, stale {seen[1]}, changed {seen[2]}; none mixed"
