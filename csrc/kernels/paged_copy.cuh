@@ -11,32 +11,59 @@ namespace hkv {
 
 enum class DeviceDirection { Gather, Scatter };
 
+// Where the words of a thread lie in a page whose rows are apart: a division for each stretch and none for each word.
+class RowCursor {
+ public:
+  HKV_DEVICE RowCursor(unsigned word, unsigned step, unsigned row_words, unsigned width, unsigned page_step)
+      : row_words_(row_words),
+        column_(word % row_words),
+        offset_(word / row_words * page_step + column_ * width),
+        column_step_(step % row_words),
+        offset_step_(step / row_words * page_step + column_step_ * width),
+        next_row_(page_step - row_words * width) {}
+
+  // Returns: the offset of this word, and goes on to the thread's next one.
+  HKV_DEVICE unsigned next() {
+    const unsigned offset = offset_;
+    offset_ += offset_step_;
+    column_ += column_step_;
+    if (column_ >= row_words_) {
+      column_ -= row_words_;
+      offset_ += next_row_;
+    }
+    return offset;
+  }
+
+ private:
+  unsigned row_words_, column_, offset_, column_step_, offset_step_, next_row_;
+};
+
 // Words between a stretch in a page and one in a buffer. Offsets within a page have 32 bits.
-template <class Word, DeviceDirection direction, bool strided>
+template <class Word, DeviceDirection direction>
 HKV_DEVICE void move_words(std::byte* in_page, std::byte* in_buffer, const Stretch& stretch, unsigned rank,
                            unsigned step) {
   constexpr unsigned width = sizeof(Word), in_flight = 4;
   const unsigned row_words = static_cast<unsigned>(stretch.bytes) / width;
   const unsigned words = row_words * static_cast<unsigned>(stretch.repeats);
-  const auto page_step = static_cast<unsigned>(stretch.page_step);
-  const auto page_word = [&](unsigned w) {
-    const unsigned offset = strided ? w / row_words * page_step + w % row_words * width : w * width;
-    return reinterpret_cast<Word*>(in_page + offset);
-  };
-  Word* const buffer_words = reinterpret_cast<Word*>(in_buffer);
+  RowCursor cursor(rank, step, row_words, width, static_cast<unsigned>(stretch.page_step));
   for (unsigned from = rank; from < words; from += step * in_flight) {
     Word held[in_flight];
+    unsigned in_page_at[in_flight];
     HKV_UNROLL
     for (unsigned k = 0; k < in_flight; ++k) {
       const unsigned w = from + k * step;
-      if (w < words)
-        held[k] = simt::load(direction == DeviceDirection::Gather ? page_word(w) : buffer_words + w);
+      in_page_at[k] = cursor.next();
+      if (w >= words) continue;
+      held[k] = simt::load(reinterpret_cast<const Word*>(
+          direction == DeviceDirection::Gather ? in_page + in_page_at[k] : in_buffer + w * width));
     }
     HKV_UNROLL
     for (unsigned k = 0; k < in_flight; ++k) {
       const unsigned w = from + k * step;
-      if (w < words)
-        simt::store(direction == DeviceDirection::Gather ? buffer_words + w : page_word(w), held[k]);
+      if (w >= words) continue;
+      simt::store(reinterpret_cast<Word*>(direction == DeviceDirection::Gather ? in_buffer + w * width
+                                                                               : in_page + in_page_at[k]),
+                  held[k]);
     }
   }
 }
@@ -106,20 +133,13 @@ class PieceCopy {
   }
 
   HKV_DEVICE void move(std::byte* in_page, std::byte* in_buffer, const Stretch& stretch) {
+    const unsigned rank = team_.rank(), step = team_.size();
     switch (group_.unit) {  // the same for all threads of the team
-      case 16: move_as<simt::Wide>(in_page, in_buffer, stretch); break;
-      case 8: move_as<std::uint64_t>(in_page, in_buffer, stretch); break;
-      case 4: move_as<std::uint32_t>(in_page, in_buffer, stretch); break;
-      case 2: move_as<std::uint16_t>(in_page, in_buffer, stretch); break;
-      default: move_as<std::uint8_t>(in_page, in_buffer, stretch); break;
-    }
-  }
-  template <class Word>
-  HKV_DEVICE void move_as(std::byte* in_page, std::byte* in_buffer, const Stretch& stretch) {
-    if (sizeof(Word) >= 8 && stretch.repeats == 1) {  // narrow words are rare, and a division does not matter then
-      move_words<Word, direction, false>(in_page, in_buffer, stretch, team_.rank(), team_.size());
-    } else {
-      move_words<Word, direction, true>(in_page, in_buffer, stretch, team_.rank(), team_.size());
+      case 16: move_words<simt::Wide, direction>(in_page, in_buffer, stretch, rank, step); break;
+      case 8: move_words<std::uint64_t, direction>(in_page, in_buffer, stretch, rank, step); break;
+      case 4: move_words<std::uint32_t, direction>(in_page, in_buffer, stretch, rank, step); break;
+      case 2: move_words<std::uint16_t, direction>(in_page, in_buffer, stretch, rank, step); break;
+      default: move_words<std::uint8_t, direction>(in_page, in_buffer, stretch, rank, step); break;
     }
   }
 

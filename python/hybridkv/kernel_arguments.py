@@ -118,16 +118,11 @@ class PagedPool:
 
 
 def kernel_facts(name: str, item: Any) -> ArrayFacts:
-    """Read an array that a kernel of this build can reach."""
+    """Read where an array lies; :func:`target_of` sees to it that kernels can reach it."""
     try:
-        facts = array_facts(name, item)
+        return array_facts(name, item)
     except ArgumentError as error:
         raise KernelContract(error.field, error.expected, error.got) from error
-    if not facts.host:
-        cuda = _core.cuda_facts()
-        if not cuda["available"]:
-            raise KernelContract(name, f"host memory (CUDA is not available: {cuda['reason']})", "a device array")
-    return facts
 
 
 def _is_contiguous(facts: ArrayFacts) -> bool:
@@ -287,6 +282,10 @@ def target_of(spans: list[Span], stream: object) -> Target:
     if not spans:
         return Target(None, 0)
     first = spans[0]
+    there = next((span for span in spans if not span.facts.host), None)
+    if there is not None and not (cuda := _core.cuda_facts())["available"]:
+        expected = f"host memory (CUDA is not available: {cuda['reason']})"
+        raise KernelContract(there.argument, expected, "a device array")
     known = next((s.facts.device for s in spans if not s.facts.host and s.facts.device is not None), None)
     for span in spans:
         if span.facts.host != first.facts.host:
