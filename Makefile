@@ -14,8 +14,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
-SOURCES := $(shell find csrc python -type f -name '*.[ch]*' -o -type f -path 'python/*.py*' ! -name '*.pyc')
-CPP_FILES = $(shell find csrc tests/cpp bench -type f \( -name '*.h' -o -name '*.cpp' \) ! -path 'bench/limits/*')
+SOURCES := $(shell find cmake csrc python -type f -name '*.[ch]*' -o -type f -path 'python/*.py*' ! -name '*.pyc')
+CPP_FILES = $(shell find csrc tests/cpp bench -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu*' \) ! -path 'bench/limits/*')
 # The requirement lists of pyproject.toml, so that no name stands in two places.
 LIST := $(PY) -c 'import sys, tomllib; d = tomllib.load(open("pyproject.toml", "rb")); \
 	e = d["project"]["optional-dependencies"]; \

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from seeded_bugs import ROOT, Bug, all_bugs, misplaced
 
 DOCUMENT = ROOT / "docs" / "seeded-bugs.md"
-COPIED = ("csrc", "tests", "python", "CMakeLists.txt", "pyproject.toml")
+COPIED = ("cmake", "csrc", "tests", "python", "CMakeLists.txt", "pyproject.toml")
 SECONDS = 600  # of one test
 
 

@@ -9,6 +9,8 @@
 #include "bindings/bindings.h"
 #include "bindings/without_gil.h"
 #include "kernels/cpu_level.h"
+#include "kernels/device_calls.h"
+#include "kernels/device_image.h"
 #include "kernels/fingerprint.h"
 #include "kernels/paged_copy.h"
 #include "kernels/piece_check.h"
@@ -48,17 +50,59 @@ struct Pages {
     pieces.wide = t[5].cast<bool>();
     pieces.count = t[6].cast<std::int64_t>();
     pieces.null_page = t[7].cast<std::int64_t>();
+    pieces.pages = pages;
   }
   void check(bool unique) const { check_pieces(pieces, pages, rows.rows, unique, suffix); }
   std::int32_t layer_count() const { return static_cast<std::int32_t>(layers.size()); }
 };
 
-std::vector<Pages> pages_of(const py::list& groups, bool unique) {
+std::vector<Pages> pages_of(const py::list& groups) {
   std::vector<Pages> made;
   made.reserve(groups.size());
-  for (const py::handle item : groups) made.emplace_back(item.cast<py::tuple>()).check(unique);
+  for (const py::handle item : groups) made.emplace_back(item.cast<py::tuple>());
   return made;
 }
+
+// The groups of a call, and what they point into.
+struct Copies {
+  std::vector<Pages> pages;
+  std::vector<PagedCopy> groups;
+  std::int64_t bytes = 0;
+
+  explicit Copies(const py::list& given) : pages(pages_of(given)) {
+    for (std::size_t g = 0; g < pages.size(); ++g) {
+      const auto t = given[g].cast<py::tuple>();
+      PagedCopy& one = groups.emplace_back();
+      one.layers = pages[g].layers.data();
+      one.layer_count = pages[g].layer_count();
+      one.page = pages[g].rows;
+      one.pieces = pages[g].pieces;
+      one.buffer = pointer<std::byte>(t[9]);
+      one.handouts = pointer<const std::uint64_t>(t[10]);
+      one.expected = pointer<const std::uint64_t>(t[11]);
+      one.status = pointer<std::int32_t>(t[12]);
+      one.zero_missing = t[13].cast<bool>();
+      bytes += one.piece_bytes() * one.pieces.count * one.layer_count;
+    }
+  }
+  int count() const { return static_cast<int>(groups.size()); }
+};
+
+struct Fingerprints {
+  std::vector<Pages> pages;
+  std::vector<FingerprintGroup> groups;
+  std::int64_t bytes = 0;
+
+  explicit Fingerprints(const py::list& given) : pages(pages_of(given)) {
+    for (std::size_t g = 0; g < pages.size(); ++g) {
+      const auto t = given[g].cast<py::tuple>();
+      groups.push_back({pages[g].layers.data(), pages[g].layer_count(), pages[g].rows, pages[g].pieces,
+                        pointer<std::uint64_t>(t[9])});
+      bytes += pages[g].rows.packed_bytes() * pages[g].pieces.count * pages[g].layer_count();
+    }
+  }
+  int count() const { return static_cast<int>(groups.size()); }
+};
 
 template <class Work>
 void run(std::int64_t bytes, Work&& work) {
@@ -66,39 +110,31 @@ void run(std::int64_t bytes, Work&& work) {
   without_gil(work);
 }
 
-template <void (*copy)(const PagedCopy*, int, int) noexcept>
-void copy_groups(const py::list& groups, int threads, bool unique) {
-  const std::vector<Pages> pages = pages_of(groups, unique);
-  std::vector<PagedCopy> made;
-  std::int64_t bytes = 0;
-  for (std::size_t g = 0; g < pages.size(); ++g) {
-    const auto t = groups[g].cast<py::tuple>();
-    PagedCopy& one = made.emplace_back();
-    one.layers = pages[g].layers.data();
-    one.layer_count = pages[g].layer_count();
-    one.page = pages[g].rows;
-    one.pieces = pages[g].pieces;
-    one.buffer = pointer<std::byte>(t[9]);
-    one.handouts = pointer<const std::uint64_t>(t[10]);
-    one.expected = pointer<const std::uint64_t>(t[11]);
-    one.status = pointer<std::int32_t>(t[12]);
-    one.zero_missing = t[13].cast<bool>();
-    bytes += one.piece_bytes() * one.pieces.count * one.layer_count;
-  }
-  run(bytes, [&] { copy(made.data(), static_cast<int>(made.size()), threads); });
+// `unique`: no piece may come twice.
+template <class Call, auto kernel, bool unique>
+void on_host(const py::list& groups, int threads) {
+  const Call call(groups);
+  for (const Pages& pages : call.pages) pages.check(unique);
+  run(call.bytes, [&] { kernel(call.groups.data(), call.count(), threads); });
 }
 
-void fingerprint_groups(const py::list& groups, int threads) {
-  const std::vector<Pages> pages = pages_of(groups, false);
-  std::vector<FingerprintGroup> made;
-  std::int64_t bytes = 0;
-  for (std::size_t g = 0; g < pages.size(); ++g) {
-    const auto t = groups[g].cast<py::tuple>();
-    made.push_back({pages[g].layers.data(), pages[g].layer_count(), pages[g].rows, pages[g].pieces,
-                    pointer<std::uint64_t>(t[9])});
-    bytes += pages[g].rows.packed_bytes() * pages[g].pieces.count * pages[g].layer_count();
-  }
-  run(bytes, [&] { fingerprint(made.data(), static_cast<int>(made.size()), threads); });
+// The stream is the driver's handle; the device is where its context comes from if the thread has none.
+template <class Call, auto kernel>
+void on_device(const py::list& groups, std::uintptr_t stream, int device) {
+  const Call call(groups);
+  for (const Pages& pages : call.pages) check_device_group(pages.rows, pages.layer_count(), pages.suffix);
+  kernel(call.groups.data(), call.count(), CudaStream{stream, device});
+}
+
+py::dict cuda_facts() {
+  const CudaStatus& status = cuda_status();
+  py::dict facts;
+  facts["available"] = status.available;
+  facts["reason"] = status.reason;
+  facts["devices"] = status.devices;
+  facts["driver_version"] = status.driver_version;
+  facts["image_bytes"] = device_image().bytes;
+  return facts;
 }
 
 CpuLevel level_named(std::string_view name) {
@@ -111,13 +147,16 @@ CpuLevel level_named(std::string_view name) {
 }  // namespace
 
 void bind_kernels(py::module_& m) {
-  m.def(
-      "gather", [](const py::list& groups, int threads) { copy_groups<&gather>(groups, threads, false); },
-      py::arg("groups"), py::arg("threads"));
-  m.def(
-      "scatter", [](const py::list& groups, int threads) { copy_groups<&scatter>(groups, threads, true); },
-      py::arg("groups"), py::arg("threads"));
-  m.def("fingerprint", &fingerprint_groups, py::arg("groups"), py::arg("threads"));
+  m.def("gather", &on_host<Copies, &gather, false>, py::arg("groups"), py::arg("threads"));
+  m.def("scatter", &on_host<Copies, &scatter, true>, py::arg("groups"), py::arg("threads"));
+  m.def("fingerprint", &on_host<Fingerprints, &fingerprint, false>, py::arg("groups"), py::arg("threads"));
+  m.def("device_gather", &on_device<Copies, &device_gather>, py::arg("groups"), py::arg("stream"),
+        py::arg("device"));
+  m.def("device_scatter", &on_device<Copies, &device_scatter>, py::arg("groups"), py::arg("stream"),
+        py::arg("device"));
+  m.def("device_fingerprint", &on_device<Fingerprints, &device_fingerprint>, py::arg("groups"),
+        py::arg("stream"), py::arg("device"));
+  m.def("cuda_facts", &cuda_facts);
   m.def("cpu_level", [] { return cpu_level_name(cpu_level()); });
   m.def(
       "cpu_level_supported", [](std::string_view name) { return cpu_level_supported(level_named(name)); },

@@ -5,26 +5,16 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/fingerprint_math.h"
 #include "kernels/workers.h"
 
 namespace hkv {
 namespace {
 
-using U128 = unsigned __int128;
+using namespace fingerprint_math;
 
-constexpr std::uint64_t prime = (std::uint64_t{1} << 61) - 1;
-constexpr std::uint64_t seed = 0x6879627269646b76, golden = 0x9e3779b97f4a7c15;
-constexpr int chunk_words = fingerprint_chunk_bytes / 8;
 constexpr std::int64_t thread_bytes = std::int64_t{1} << 19;  // what makes another thread worth waking
 constexpr std::int64_t share_bytes = std::int64_t{1} << 17;
-
-constexpr std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-  z = (z ^ z >> 27) * 0x94d049bb133111eb;
-  return z ^ z >> 31;
-}
-
-constexpr std::uint64_t term(std::uint64_t i) { return mix(seed + (i + 1) * golden); }
 
 constexpr std::array<std::uint64_t, chunk_words> make_keys() {
   std::array<std::uint64_t, chunk_words> keys{};
@@ -32,18 +22,6 @@ constexpr std::array<std::uint64_t, chunk_words> make_keys() {
   return keys;
 }
 alignas(64) constexpr std::array<std::uint64_t, chunk_words> keys = make_keys();
-
-// Of a product below 2^122, or of any sum of such below 2^125: the remainder, fully reduced.
-constexpr std::uint64_t reduced(U128 value) {
-  U128 folded = (value & prime) + (value >> 61);
-  folded = (folded & prime) + (folded >> 61);
-  const auto small = static_cast<std::uint64_t>(folded);
-  return small >= prime ? small - prime : small;
-}
-constexpr std::uint64_t times(std::uint64_t a, std::uint64_t b) { return reduced(U128{a} * b); }
-
-constexpr std::uint64_t base = term(chunk_words) % prime;
-constexpr std::uint64_t base2 = times(base, base), base3 = times(base2, base);
 
 std::uint64_t word_at(const std::byte* at) {
   std::uint64_t word;
@@ -79,12 +57,7 @@ class Digest {
       std::memcpy(end, at + 16 * pairs, static_cast<std::size_t>(rest));
       chunk += U128{word_at(end) + keys[2 * pairs]} * (word_at(end + 8) + keys[2 * pairs + 1]);
     }
-    constexpr std::uint64_t low43 = (std::uint64_t{1} << 43) - 1;
-    const std::uint64_t parts[] = {static_cast<std::uint64_t>(chunk) & low43,
-                                   static_cast<std::uint64_t>(chunk >> 43) & low43,
-                                   static_cast<std::uint64_t>(chunk >> 86)};
-    const U128 value = U128{parts[0]} * base + U128{parts[1]} * base2 + U128{parts[2]} * base3;
-    sum_ = reduced(U128{sum_} + U128{times(reduced(value), power_)});
+    sum_ = reduced(U128{sum_} + U128{times(chunk_value(chunk), power_)});
     power_ = times(power_, base3);
   }
   std::uint64_t value() const { return mix(sum_ + 1); }
@@ -100,12 +73,12 @@ class Packer {
   explicit Packer(std::int64_t bytes) : digest_(bytes) {}
   void add(const std::byte* at, std::int64_t bytes) {
     while (bytes != 0) {
-      const std::int64_t taken = std::min(bytes, fingerprint_chunk_bytes - held_);
+      const std::int64_t taken = std::min(bytes, chunk_bytes - held_);
       std::memcpy(chunk_ + held_, at, static_cast<std::size_t>(taken));
       held_ += taken;
       at += taken;
       bytes -= taken;
-      if (held_ == fingerprint_chunk_bytes) flush();
+      if (held_ == chunk_bytes) flush();
     }
   }
   std::uint64_t value() {
@@ -121,15 +94,15 @@ class Packer {
 
   Digest digest_;
   std::int64_t held_ = 0;
-  alignas(64) std::byte chunk_[fingerprint_chunk_bytes];
+  alignas(64) std::byte chunk_[chunk_bytes];
 };
 
 // Bytes in one piece, while those at `next` (null: none) are fetched: pages are scattered, and each would begin with
 // misses that nothing foresaw.
 std::uint64_t of_piece(const std::byte* at, std::int64_t bytes, const std::byte* next) {
   Digest digest(bytes);
-  for (std::int64_t from = 0; from < bytes; from += fingerprint_chunk_bytes) {
-    const std::int64_t chunk = std::min(bytes - from, fingerprint_chunk_bytes);
+  for (std::int64_t from = 0; from < bytes; from += chunk_bytes) {
+    const std::int64_t chunk = std::min(bytes - from, chunk_bytes);
     for (std::int64_t line = 0; next != nullptr && line < chunk; line += 64) {
       __builtin_prefetch(next + from + line, 0, 2);
     }

@@ -14,8 +14,6 @@
 
 namespace hkv {
 
-inline constexpr std::int64_t fingerprint_chunk_bytes = 1024;
-
 // Fingerprint of bytes in one piece. Requires: `bytes` readable at `data`. Returns: never 0.
 std::uint64_t fingerprint_of(const void* data, std::int64_t bytes) noexcept;
 

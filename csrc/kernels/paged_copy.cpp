@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/handouts.h"
 #include "kernels/cpu_level.h"
+#include "kernels/piece_shape.h"
 #include "kernels/workers.h"
 
 namespace hkv {
@@ -29,51 +29,12 @@ constexpr std::int64_t ahead_pieces = 8;
 
 constexpr int lanes = CopyPath::lanes;
 
-// A stretch of a piece that lies in one piece on both sides, repeated.
-struct Stretch {
-  std::int64_t page_offset, packed_offset, bytes, repeats, page_step;
-};
-
-// The stretches of one piece; those of rows start `row_step` further on for each row.
-struct Shape {
-  std::array<Stretch, 2> stretches;
-  std::array<std::int64_t, 2> row_step{};
-  int count = 0;
-};
-
-Shape shape_of(const PagedCopy& copy) {
-  const PageRows& page = copy.page;
-  Shape shape;
-  if (copy.pieces.rows == nullptr && page.in_one_piece()) {
-    shape.stretches[0] = {0, 0, page.packed_bytes(), 1, 0};
-    shape.count = 1;
-    return shape;
-  }
-  const bool whole = copy.pieces.rows == nullptr;
-  const bool dense = page.row_stride == page.row_bytes;
-  if (!whole) {
-    shape.stretches[0] = {0, 0, page.row_bytes, 1, 0};
-  } else if (dense) {
-    shape.stretches[0] = {0, 0, page.rows * page.row_bytes, 1, 0};
-  } else {
-    shape.stretches[0] = {0, 0, page.row_bytes, page.rows, page.row_stride};
-  }
-  shape.row_step = {page.row_stride, page.footer_bytes};
-  shape.count = 1;
-  if (page.footer_bytes != 0) {
-    const std::int64_t rows = whole ? page.rows : 1;
-    shape.stretches[1] = {page.footer_offset, rows * page.row_bytes, rows * page.footer_bytes, 1, 0};
-    shape.count = 2;
-  }
-  return shape;
-}
-
 // The copy of one group, shared out by pieces.
 class GroupCopy {
  public:
   GroupCopy(const PagedCopy& copy, Direction direction, const CopyPath& path, bool large)
       : copy_(copy),
-        shape_(shape_of(copy)),
+        shape_(piece_shape(copy.page, copy.pieces.rows == nullptr)),
         path_(path),
         piece_bytes_(copy.piece_bytes()),
         direction_(direction),
@@ -205,7 +166,7 @@ class GroupCopy {
   }
 
   const PagedCopy& copy_;
-  Shape shape_;
+  PieceShape shape_;
   const CopyPath& path_;
   std::int64_t piece_bytes_;
   Direction direction_;

@@ -43,6 +43,7 @@ struct PieceList {
   bool wide = false;               // whether both are int64
   std::int64_t count = 0;
   std::int64_t null_page = -1;
+  std::int64_t pages = 0;  // of the pool: what a device, which cannot refuse, holds ids against
 
   std::int64_t page(std::int64_t i) const { return item(page_ids, i); }
   std::int64_t row(std::int64_t i) const { return rows == nullptr ? 0 : item(rows, i); }

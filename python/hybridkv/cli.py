@@ -289,7 +289,7 @@ def doctor() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``hybridkv``, ``key_profile``, ``format_schema``, ``cpu_features``, ``python``, ``numpy``,
+        ``hybridkv``, ``key_profile``, ``format_schema``, ``cpu_features``, ``cuda``, ``python``, ``numpy``,
         ``platform``.
     """
     from hybridkv import KvFormat, _core
@@ -300,10 +300,18 @@ def doctor() -> dict[str, Any]:
         "key_profile": KEY_PROFILE,
         "format_schema": KvFormat("any", "any").schema,
         "cpu_features": {"sha256": _core.sha256_path(), "kernels": _core.cpu_level()},
+        "cuda": _cuda(_core.cuda_facts()),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
         "platform": platform.platform(),
     }
+
+
+def _cuda(facts: dict[str, Any]) -> str:
+    if not facts["available"]:
+        return f"not available: {facts['reason']}"
+    major, minor = divmod(facts["driver_version"] // 10, 100)
+    return f"{facts['devices']} devices, driver for CUDA {major}.{minor}"
 
 
 def _version(package: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -11,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hybridkv import _core
 from hybridkv.errors import ArgumentError, KernelContract
-from hybridkv.pools import ArrayFacts, PoolArray, array_facts, dense_strides, pool_array
+from hybridkv.pools import ArrayFacts, PoolArray, array_facts, dense_strides, is_torch, pool_array
 
 IDS = (np.dtype(np.int32), np.dtype(np.int64))
 COUNTS = (np.dtype(np.uint64), np.dtype(np.int64))
@@ -65,6 +67,7 @@ class Span:
     start: int
     end: int
     access: Access
+    facts: ArrayFacts
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,12 @@ class PagedPool:
         return gcd(_WIDEST_LOAD, self.rows[1], self.rows[3])
 
 
-def host_facts(name: str, item: Any) -> ArrayFacts:
+def kernel_facts(name: str, item: Any) -> ArrayFacts:
+    """Read where an array lies; :func:`target_of` sees to it that kernels can reach it."""
     try:
-        facts = array_facts(name, item)
+        return array_facts(name, item)
     except ArgumentError as error:
         raise KernelContract(error.field, error.expected, error.got) from error
-    if not facts.host:
-        raise KernelContract(name, "host memory (this build carries no kernels for devices)", "a device array")
-    return facts
 
 
 def _is_contiguous(facts: ArrayFacts) -> bool:
@@ -136,7 +137,7 @@ def flat_array(
     name: str, item: Any, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int, ...] | None, *, writable: bool = False
 ) -> ArrayFacts:
     """Take a contiguous, aligned array of one of some dtypes; `shape` None: any length of one dimension."""
-    facts = host_facts(name, item)
+    facts = kernel_facts(name, item)
     if facts.dtype not in dtypes:
         raise KernelContract(name, " or ".join(str(dtype) for dtype in dtypes), str(facts.dtype))
     if shape is None and len(facts.shape) != 1:
@@ -153,7 +154,7 @@ def buffer_array(
     name: str, item: Any, lead: tuple[int, ...], piece_bytes: int, unit: int, writable: bool
 ) -> ArrayFacts:
     """Take a contiguous buffer of `lead` pieces of `piece_bytes` each, whatever its dtype."""
-    facts = host_facts(name, item)
+    facts = kernel_facts(name, item)
     depth = len(lead)
     got_bytes = prod(facts.shape[depth:]) * facts.dtype.itemsize
     if facts.shape[:depth] != lead or (got_bytes != piece_bytes and 0 not in lead):
@@ -174,7 +175,7 @@ def _check_base(name: str, facts: ArrayFacts, unit: int, writable: bool) -> None
 
 def span_of(argument: str, facts: ArrayFacts, access: Access = Access.READ) -> Span:
     """Return the memory of a contiguous array."""
-    return Span(argument, facts.address, facts.address + prod(facts.shape) * facts.dtype.itemsize, access)
+    return Span(argument, facts.address, facts.address + prod(facts.shape) * facts.dtype.itemsize, access, facts)
 
 
 def paged_pool(suffix: str, pools: Any, layout: PageRows | None, *, writable: bool = False) -> PagedPool:
@@ -189,7 +190,7 @@ def paged_pool(suffix: str, pools: Any, layout: PageRows | None, *, writable: bo
     first: tuple[int, tuple[int, int, int, int, int]] | None = None
     for number, item in enumerate(items):
         name = f"{argument}[{number}]" if listed else argument
-        facts = host_facts(name, item)
+        facts = kernel_facts(name, item)
         try:
             array = pool_array(name, facts)
         except ArgumentError as error:
@@ -204,7 +205,7 @@ def paged_pool(suffix: str, pools: Any, layout: PageRows | None, *, writable: bo
         layers.append((array.base, array.stride))
         if array.pages:
             end = array.base + (array.pages - 1) * array.stride + _extent(rows)
-            spans.append(Span(name, array.base, end, Access.POOL))
+            spans.append(Span(name, array.base, end, Access.POOL, facts))
     assert first is not None
     return PagedPool(argument, layers, first[1], first[0], listed, spans)
 
@@ -268,9 +269,55 @@ def thread_count(value: object) -> int:
     return number
 
 
-def no_stream(stream: object) -> None:
-    if stream is not None:
-        raise KernelContract("stream", "None for host arrays", stream)
+@dataclass(frozen=True)
+class Target:
+    """Where a call runs: on the host where `stream` is None, else on a stream of a CUDA device."""
+
+    stream: int | None
+    device: int
+
+
+def target_of(spans: list[Span], stream: object) -> Target:
+    """Find the one device of all arrays of a call, and the stream to use there."""
+    if not spans:
+        return Target(None, 0)
+    first = spans[0]
+    there = next((span for span in spans if not span.facts.host), None)
+    if there is not None and not (cuda := _core.cuda_facts())["available"]:
+        expected = f"host memory (CUDA is not available: {cuda['reason']})"
+        raise KernelContract(there.argument, expected, "a device array")
+    known = next((s.facts.device for s in spans if not s.facts.host and s.facts.device is not None), None)
+    for span in spans:
+        if span.facts.host != first.facts.host:
+            raise KernelContract(span.argument, f"{_where(first)}, as {first.argument}", _where(span))
+        if not span.facts.host and span.facts.device not in (None, known):
+            raise KernelContract(span.argument, f"an array on CUDA device {known}", f"CUDA device {span.facts.device}")
+    if first.facts.host:
+        if stream is not None:
+            raise KernelContract("stream", "None for host arrays", stream)
+        return Target(None, 0)
+    return Target(_stream_handle(stream, spans), known or 0)
+
+
+def _where(span: Span) -> str:
+    return "host memory" if span.facts.host else "memory of a CUDA device"
+
+
+def _stream_handle(stream: object, spans: list[Span]) -> int:
+    """Return the driver's handle; without a stream, torch's current one for tensors, and else the default stream."""
+    if stream is None:
+        tensor = next((span.facts.keepalive for span in spans if is_torch(span.facts.keepalive)), None)
+        torch = sys.modules.get("torch")
+        if tensor is None or torch is None:
+            return 0
+        stream = torch.cuda.current_stream(tensor.device)  # type: ignore[attr-defined]
+    handle = getattr(stream, "cuda_stream", stream)  # a stream of torch, or the handle itself
+    if hasattr(handle, "__cuda_stream__"):
+        handle = handle.__cuda_stream__()[1]
+    number = _integer("stream", handle)
+    if number < 0:
+        raise KernelContract("stream", "None, a stream of torch, or the handle of one", stream)
+    return number
 
 
 def refuse_overlaps(spans: Iterable[Span], *, into_pools: bool) -> None:

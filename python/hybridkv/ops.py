@@ -4,6 +4,7 @@
 ``docs/kernels.md`` defines every byte and code. Refused inputs raise :class:`~hybridkv.KernelContract`, and nothing is
 written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces
 one.
+Arrays on a CUDA device go to its kernels, on the caller's stream (``docs/kernels.md`` section 8).
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from hybridkv.kernel_arguments import (
     buffer_array,
     by_group,
     flat_array,
-    no_stream,
     null_page_of,
     paged_pool,
     refuse_overlaps,
     span_of,
+    target_of,
     thread_count,
 )
 
@@ -109,8 +110,9 @@ def gather(
         The page that engines point padding to: a missing piece.
     threads : int
         At most so many threads, 1 to 64, the caller's among them; small copies take fewer.
-    stream : None
-        Host arrays have none.
+    stream : torch stream or int, optional
+        Of device arrays, which all lie on one CUDA device: where the call is put; nothing waits for it. Default:
+        torch's current stream for tensors, else the default stream. Host arrays have none.
 
     Raises
     ------
@@ -130,7 +132,7 @@ def gather(
         raise KernelContract("missing", "'zeros' or 'skip'", repr(missing))
     each = _each("out", pools, page_ids, out, rows, layout, handouts, status, null_page)
     calls = [_copy_call(arguments, "out", missing == "zeros") for arguments in each]
-    _run(_core.gather, calls, threads, stream)
+    _run("gather", calls, threads, stream)
 
 
 def scatter(
@@ -157,7 +159,7 @@ def scatter(
     """
     each = _each("src", pools, page_ids, src, rows, layout, handouts, status, null_page)
     calls = [_copy_call(arguments, "src", False) for arguments in each]
-    _run(_core.scatter, calls, threads, stream)
+    _run("scatter", calls, threads, stream)
 
 
 def fingerprint(
@@ -181,7 +183,7 @@ def fingerprint(
         Naming argument, expected and got. Nothing has been written.
     """
     each = _each("out", pools, page_ids, out, None, layout, None, None, null_page)
-    _run(_core.fingerprint, [_fingerprint_call(arguments) for arguments in each], threads, stream)
+    _run("fingerprint", [_fingerprint_call(arguments) for arguments in each], threads, stream)
 
 
 def _each(
@@ -270,8 +272,13 @@ def _fingerprint_call(given: _Arguments) -> _Call:
     return _Call(core, spans)
 
 
-def _run(kernel: Any, calls: list[_Call], threads: object, stream: object) -> None:
-    no_stream(stream)
+def _run(name: str, calls: list[_Call], threads: object, stream: object) -> None:
     count = thread_count(threads)
-    refuse_overlaps((span for call in calls for span in call.spans), into_pools=kernel is _core.scatter)
-    kernel([call.core for call in calls], count)
+    spans = [span for call in calls for span in call.spans]
+    target = target_of(spans, stream)
+    refuse_overlaps(spans, into_pools=name == "scatter")
+    groups = [call.core for call in calls]
+    if target.stream is None:
+        getattr(_core, name)(groups, count)
+    else:
+        getattr(_core, f"device_{name}")(groups, target.stream, target.device)

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from hybridkv.dlpack import CUDA_DEVICES, device_tensor
 from hybridkv.errors import ArgumentError
 from hybridkv.group import CacheGroup
 
 _CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
+_DLPACK_KINDS = {0: "i", 1: "u"}  # kDLInt, kDLUInt; of others only the width counts
 _ADDRESSES = 2**63  # no address, extent or stride is as large
 
 
@@ -24,7 +26,10 @@ _TORCH_DTYPES = {f"torch.{name}": name for name in ("int32", "int64", "uint64", 
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """Where an array lies: address, shape, strides in bytes, dtype, and what may be done to it."""
+    """Where an array lies: address, shape, strides in bytes, dtype, and what may be done to it.
+
+    `device` is the number of its CUDA device where the array tells it, else None.
+    """
 
     address: int
     shape: tuple[int, ...]
@@ -33,6 +38,7 @@ class ArrayFacts:
     host: bool
     writable: bool
     keepalive: object
+    device: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,15 +144,17 @@ def array_facts(name: str, item: Any) -> ArrayFacts:
 
 def _facts(name: str, item: Any) -> ArrayFacts:
     if not isinstance(item, np.ndarray):
+        if is_torch(item):  # before its interfaces, which refuse gradients and dtypes that numpy lacks
+            return _torch_facts(name, item)
         interface = getattr(item, "__cuda_array_interface__", None)
         if interface is not None:
             return _device_facts(name, interface, item)
-        if type(item).__module__.partition(".")[0] == "torch" and hasattr(item, "data_ptr"):
-            return _torch_facts(name, item)
     if not isinstance(item, np.ndarray) and hasattr(item, "__dlpack_device__"):
         device = int(item.__dlpack_device__()[0])
+        if device in CUDA_DEVICES:
+            return _dlpack_facts(item)
         if device not in _CPU_DEVICES:
-            raise ArgumentError(name, "device arrays with __cuda_array_interface__", f"DLPack device type {device}")
+            raise ArgumentError(name, "an array of the CPU or of CUDA", f"DLPack device type {device}")
         view = np.from_dlpack(item)
     elif isinstance(item, np.ndarray) or hasattr(item, "__array_interface__"):
         view = np.asarray(item)
@@ -158,15 +166,31 @@ def _facts(name: str, item: Any) -> ArrayFacts:
     return ArrayFacts(address, view.shape, view.strides, view.dtype, True, view.flags.writeable, (item, view))
 
 
+def is_torch(item: Any) -> bool:
+    """Say whether an array is a tensor of torch, without importing it."""
+    return type(item).__module__.partition(".")[0] == "torch" and hasattr(item, "data_ptr")
+
+
 def _torch_facts(name: str, item: Any) -> ArrayFacts:
     """Read a tensor without DLPack, which numpy takes for no dtype of its own (bfloat16, float8)."""
-    if item.device.type != "cpu":
-        raise ArgumentError(name, "device arrays with __cuda_array_interface__", f"a tensor on {item.device}")
+    if item.device.type not in ("cpu", "cuda"):
+        raise ArgumentError(name, "a tensor of the CPU or of CUDA", f"a tensor on {item.device}")
     width = int(item.element_size())
     known = _TORCH_DTYPES.get(str(item.dtype))
     dtype = np.dtype((np.void, width)) if known is None else np.dtype(known)
     strides = tuple(stride * width for stride in item.stride())
-    return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, True, True, item)
+    host = item.device.type == "cpu"
+    return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, host, True, item, item.device.index)
+
+
+def _dlpack_facts(item: Any) -> ArrayFacts:
+    tensor = device_tensor(item)
+    width = tensor.bits // 8
+    dtype = np.dtype(f"{_DLPACK_KINDS[tensor.code]}{width}" if tensor.code in _DLPACK_KINDS else (np.void, width))
+    strides = dense_strides(tensor.shape, width)
+    if tensor.strides is not None:
+        strides = tuple(stride * width for stride in tensor.strides)
+    return ArrayFacts(tensor.address, tensor.shape, strides, dtype, False, True, (item, tensor), tensor.device)
 
 
 def _device_facts(name: str, interface: Any, item: Any) -> ArrayFacts:

@@ -16,7 +16,8 @@ ALLOWED = re.compile(
     r"""(
         PKG-INFO | LICENSE | NOTICE | (README|CHANGELOG)\.md | pyproject\.toml | Makefile | \.clang-format
       | CMakeLists\.txt | CMakePresets\.json
-      | csrc/([\w\-]+/)*[\w\-]+\.(h|cpp|md)
+      | cmake/[\w\-]+\.cmake
+      | csrc/([\w\-]+/)*[\w\-]+\.(h|cpp|cu|cuh|md)
       | python/([\w\-]+/)*([\w\-]+\.pyi? | py\.typed)
       | tests/([\w\-]+/)*[\w\-]+\.(h|cpp|py|md|txt)
       | tests/data/([\w.\-]+/)*[\w.\-]+\.(csv|json|jsonl|md|yaml)
@@ -27,7 +28,7 @@ ALLOWED = re.compile(
 )
 NEEDED = {
     "PKG-INFO", "LICENSE", "NOTICE", "README.md", "pyproject.toml", "CMakeLists.txt",
-    "csrc/bindings/module.cpp", "csrc/base/atomic.h", "python/hybridkv/__init__.py",
+    "csrc/bindings/module.cpp", "csrc/base/atomic.h", "csrc/kernels/device_image.cu", "python/hybridkv/__init__.py",
     "python/hybridkv/py.typed", "python/hybridkv/_core.pyi", "tests/test_house.py", "tests/cpp/testing.h",
 }  # fmt: skip
 LARGEST_BYTES = 2 * 1024 * 1024

@@ -223,6 +223,7 @@ def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
         "key_profile",
         "format_schema",
         "cpu_features",
+        "cuda",
         "python",
         "numpy",
         "platform",

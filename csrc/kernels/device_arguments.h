@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device kernel is given: plain data, by value, so that a launch allocates nothing and can be captured.
+//
+// Thread safety: plain data.
+// Invariants: one launch's arguments fit in the 4,096 bytes that every device takes.
+#pragma once
+#include <cstdint>
+
+#include "kernels/paged_copy.h"
+#include "kernels/piece_shape.h"
+
+namespace hkv {
+
+// Which pieces one group of a launch has, and which items are its own. An item is what one team of threads does.
+struct DevicePieces {
+  const void* page_ids;
+  const void* rows;  // null: whole pages
+  std::int64_t count;
+  std::int64_t null_page;
+  std::int64_t pages, page_rows;  // ids from here on are out of range
+  std::int64_t first_item;
+  std::int32_t first_layer, layer_count;
+  bool wide;  // ids of 64 bits
+};
+
+// A group of gather or scatter. An item is a piece of one layer; where hand-outs are verified, of all layers, because
+// the counts are compared before the first and after the last byte.
+struct DeviceCopy {
+  DevicePieces pieces;
+  PieceShape shape;
+  std::byte* buffer;
+  const std::uint64_t* handouts;
+  const std::uint64_t* expected;
+  std::int32_t* status;
+  std::int64_t piece_bytes;
+  std::int32_t unit;  // bytes of a load: 1, 2, 4, 8 or 16
+  bool zero_missing;
+};
+
+// A group of fingerprint. An item is a page of one layer.
+struct DeviceFingerprint {
+  DevicePieces pieces;
+  PageRows page;
+  std::uint64_t* out;
+};
+
+template <class Group>
+struct DeviceLaunch {
+  static constexpr int most_groups = 8, most_layers = 128;
+  Group groups[most_groups];
+  PoolLayer layers[most_layers];
+  std::int64_t items;
+  std::int32_t group_count;
+};
+using CopyLaunch = DeviceLaunch<DeviceCopy>;
+using FingerprintLaunch = DeviceLaunch<DeviceFingerprint>;
+static_assert(sizeof(CopyLaunch) <= 4096 && sizeof(FingerprintLaunch) <= 4096);
+
+// Threads of a block, of every kernel.
+inline constexpr unsigned device_threads = 256;
+
+}  // namespace hkv
+
+// Every kernel: its name, its arguments, and whether a team is a warp (else a block). The device image, the driver
+// and the stand-in of the tests are made from this list, so that none can lack one or call it with other arguments.
+#define HKV_DEVICE_KERNELS(each)                                                             \
+  each(hkv_gather_by_warp, hkv::CopyLaunch) each(hkv_gather_by_block, hkv::CopyLaunch)       \
+      each(hkv_scatter_by_warp, hkv::CopyLaunch) each(hkv_scatter_by_block, hkv::CopyLaunch) \
+          each(hkv_fingerprint, hkv::FingerprintLaunch)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs in the device kernels, which the harness of tests/cpp/simt must find without a device."""
+
+from __future__ import annotations
+
+from seeded_bugs import Bug
+
+COPY, PIECES = "csrc/kernels/paged_copy.cuh", "csrc/kernels/device_pieces.cuh"
+FINGERPRINT, PLAN = "csrc/kernels/fingerprint.cuh", "csrc/kernels/device_plan.h"
+TEST = "kernels.device_copy_test"
+TOLD = "    if (rank() == 0) told[turn_] = value;\n    simt::barrier();\n"
+
+BUGS = [
+    Bug(
+        "missing barrier",
+        "threads of a block read what the first one says without waiting for it",
+        PIECES,
+        TOLD,
+        "    if (rank() == 0) told[turn_] = value;\n",
+        TEST,
+    ),
+    Bug(
+        "divergent barrier",
+        "only the first thread of a block reaches a barrier",
+        PIECES,
+        TOLD,
+        "    if (rank() == 0) {\n      told[turn_] = value;\n      simt::barrier();\n    }\n",
+        TEST,
+    ),
+    Bug(
+        "shared place taken too early",
+        "what the first thread says next overwrites what others still read",
+        PIECES,
+        "    turn_ ^= 1;\n",
+        "",
+        TEST,
+    ),
+    Bug(
+        "sums of the next page",
+        "a warp writes its sum of the next page while the first thread adds those of the last one",
+        FINGERPRINT,
+        "    simt::barrier();  // before the sums of the next page\n",
+        "",
+        TEST,
+        "fingerprints",
+    ),
+    Bug(
+        "wrong stride",
+        "rows are read without the padding between them",
+        COPY,
+        "next_row_(page_step - row_words * width)",
+        "next_row_(0 * page_step)",
+        TEST,
+    ),
+    Bug(
+        "store one past the end",
+        "the last round of a piece stores one word too many",
+        COPY,
+        "      if (w >= words) continue;\n      simt::store(",
+        "      if (w > words) continue;\n      simt::store(",
+        TEST,
+    ),
+    Bug(
+        "last word not copied",
+        "the last word of a piece is left out",
+        COPY,
+        "  const unsigned words = row_words * static_cast<unsigned>(stretch.repeats);\n",
+        "  const unsigned words = row_words * static_cast<unsigned>(stretch.repeats) - 1;\n",
+        TEST,
+    ),
+    Bug(
+        "unchecked id",
+        "an id behind the pool is followed",
+        PIECES,
+        "at.page >= pieces.pages || ",
+        "",
+        TEST,
+        "out of range",
+    ),
+    Bug(
+        "unchecked row",
+        "a row behind the page is followed",
+        PIECES,
+        " || at.row >= pieces.page_rows",
+        "",
+        TEST,
+        "out of range",
+    ),
+    Bug(
+        "lost -1",
+        "an id of -1 is no missing piece",
+        PIECES,
+        "at.page == -1 || ",
+        "",
+        TEST,
+    ),
+    Bug(
+        "null page followed",
+        "the null page is read and written like any other",
+        PIECES,
+        "at.page == pieces.null_page || ",
+        "",
+        TEST,
+    ),
+    Bug(
+        "misaligned wide load",
+        "the width of loads is chosen without a look at where the pools lie",
+        PLAN,
+        "    bits |= reinterpret_cast<std::uintptr_t>(copy.layers[layer].base);\n",
+        "",
+        TEST,
+    ),
+    Bug(
+        "status of before the copy",
+        "what the second look finds is not told",
+        COPY,
+        "status = compare(at.page, piece, CopyStatus::Changed);",
+        "compare(at.page, piece, CopyStatus::Changed);",
+        TEST,
+        "handed out during the copy",
+    ),
+    Bug(
+        "status by every layer",
+        "blocks of different layers write one status",
+        COPY,
+        "if (first == 0 && team_.rank() == 0",
+        "if (team_.rank() == 0",
+        TEST,
+    ),
+    Bug(
+        "wrong shuffle lane",
+        "a warp listens to a lane that did not look",
+        PIECES,
+        "simt::shuffle(value, 0)",
+        "simt::shuffle(value, 1)",
+        TEST,
+    ),
+    Bug(
+        "half a warp's sum",
+        "the sum over a warp leaves out the other half",
+        FINGERPRINT,
+        "unsigned mask = 16; mask != 0",
+        "unsigned mask = 8; mask != 0",
+        TEST,
+        "fingerprints",
+    ),
+    Bug(
+        "pair behind the end",
+        "keys of words that are not there are added",
+        FINGERPRINT,
+        ">= words.bytes()) continue;",
+        "> words.bytes() + 4096) continue;",
+        TEST,
+        "fingerprints",
+    ),
+    Bug(
+        "left pieces zeroed",
+        "what is missing becomes zero although the caller keeps it",
+        COPY,
+        " && group_.zero_missing",
+        "",
+        TEST,
+    ),
+    Bug(
+        "layers of another group",
+        "the second group of a launch reads the arrays of the first",
+        PLAN,
+        "group.pieces.first_layer = layers;",
+        "group.pieces.first_layer = 0;",
+        TEST,
+        "several groups",
+    ),
+]
