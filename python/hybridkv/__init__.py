@@ -46,7 +46,7 @@ from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 
-from hybridkv import formats, graph, ops  # isort: skip  (hk.formats.compatible, hk.graph.Eager, hk.ops.gather)
+from hybridkv import formats, graph, ops, reference  # isort: skip  (hk.formats.compatible, hk.ops.gather)
 
 __version__ = "0.1.0"
 
@@ -100,6 +100,7 @@ __all__ = [
     "formats",
     "graph",
     "intersect",
+    "reference",
     "size_pages",
     "worst_pages",
 ]
