@@ -112,9 +112,11 @@ def compress_tail(
     _check_apart(pages, inputs, rings)
     no_stream(stream)
     ids = inputs.get("page_ids")
+    frequencies = None if rope is None else _frequencies(rope)
     call = (
         _core_rows(values), _core_rows(scores), values.shape[0], ratio, overlap, width, _core_rows(weight), float(eps),
-        _core_rope(rope), _core_format(row_format), (pages.address, pages.strides[0], pages.shape[0]),
+        (0, 0, True) if rope is None or frequencies is None else (frequencies.ctypes.data, rope.dims, rope.interleaved),
+        _core_format(row_format), (pages.address, pages.strides[0], pages.shape[0]),
         _core_ring(rings.get("carry")), _core_ring(rings.get("new_carry")), requests, _core_list(inputs["starts"]),
         _core_list(firsts), _core_list(inputs.get("write_mask")),
         (0, 0, 0, 0) if ids is None else (ids.address or 4, ids.strides[1], ids.strides[0], ids.shape[1]),
@@ -224,19 +226,13 @@ def _frequencies(rope: Rope) -> npt.NDArray[np.float64]:
     return np.ascontiguousarray(rope.frequencies(), np.float64)
 
 
-def _core_rope(rope: Rope | None) -> tuple[int, int, bool]:
-    if rope is None:
-        return 0, 0, True
-    return _frequencies(rope).ctypes.data, rope.dims, rope.interleaved
-
-
 @lru_cache(maxsize=64)
 def _core_format(row_format: RowFormat) -> tuple[Any, ...]:
     parts = []
     for part in row_format.parts:
         if part.element not in _ELEMENTS:
             raise KernelContract("row_format", f"elements among {sorted(_ELEMENTS)}", part.element)
-        scaled = (0, True, 0.0, 1, 0)
+        scaled: tuple[Any, ...] = (0, True, 0.0, 1, 0)
         if part.scale is not None:
             rule = part.scale
             scaled = (_SCALES[rule.encoding], rule.power_of_two, float(rule.floor), part.tile, part.scale_offset)
