@@ -92,8 +92,6 @@ void compress(const py::tuple& t, int threads) {
 
 }  // namespace
 
-void bind_compress(py::module_& m) {
-  m.def("compress_tail", &compress, py::arg("call"), py::arg("threads"));
-}
+void bind_compress(py::module_& m) { m.def("compress_tail", &compress, py::arg("call"), py::arg("threads")); }
 
 }  // namespace hkv

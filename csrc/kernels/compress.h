@@ -8,9 +8,9 @@
 //    e = 2^(z log2 e) (window_pool.h), s += e, a = fma(e, kv, a), both from 0. Chunks are added to the window's s and a
 //    in order. A window with a score beyond 40 in magnitude, or whose mean square is not between 2^-80 and infinity, is
 //    done again with z - max z for z, and with kv / 2^16 where some |kv| is 2^100 or more.
-// 2. y = a / s; the mean square in float64: 32 sums, channel i to sum i mod 32, then halves added to halves;
-//    y <- ((y 2^k) m) w with m 2^k = 1 / sqrt(mean + eps), computed in float64, m in [1/2, 1) where k >= -126.
-// 3. Rotation of each pair in float64 by cosine and sine of position * frequency (rotary_angles.h), rounded once.
+// 2. y = a / s; the mean square in float64: 32 sums, channel i to sum i mod 32, then halves added to halves. Norm in
+//    float64, y * (1 / sqrt(mean + eps)) * w, rounded once, after
+// 3. the rotation of a pair by cosine and sine of position * frequency, in float64 too (rotary_angles.h).
 // 4. Hadamard in float32 by halves of growing spans, then the quantisers of row_encode.h.
 //
 // The structs are plain data: the same go to a device kernel.

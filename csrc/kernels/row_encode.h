@@ -78,33 +78,42 @@ HKV_TARGET void round_to(Element element, float* y, std::int64_t count) {
   }
 }
 
+// `restrict`: a store of bytes could be to anything, and then nothing becomes a vector.
+HKV_TARGET void encode_e4m3(const float* __restrict y, std::int64_t count, std::uint8_t* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::uint8_t>(e4m3_code(y[i]));
+}
+
+HKV_TARGET void encode_e2m1(const float* __restrict y, std::int64_t count, std::uint8_t* __restrict codes,
+                            std::uint8_t* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) codes[i] = static_cast<std::uint8_t>(e2m1_code(y[i]));
+  for (std::int64_t i = 0; i < count / 2; ++i) {
+    to[i] = static_cast<std::uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+  }
+}
+
+HKV_TARGET void encode_bf16(const float* __restrict y, std::int64_t count, std::uint8_t* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto code = static_cast<std::uint16_t>(bf16_code(y[i]));
+    std::memcpy(to + 2 * i, &code, 2);
+  }
+}
+
+HKV_TARGET void encode_f32(const float* __restrict y, std::int64_t count, std::uint8_t* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = bits_of(y[i]);
+    const std::uint32_t kept = (bits & magnitude_bits) > infinity_bits ? 0x7fc00000u : bits;
+    std::memcpy(to + 4 * i, &kept, 4);
+  }
+}
+
 HKV_TARGET void encode_elements(const float* y, const RowPart& part, std::uint8_t* codes,
                                 std::uint8_t* packed) {
   std::uint8_t* const to = packed + part.offset;
-  const std::int64_t count = part.channels;
   switch (part.element) {
-    case Element::E4m3:
-      for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::uint8_t>(e4m3_code(y[i]));
-      return;
-    case Element::E2m1:
-      for (std::int64_t i = 0; i < count; ++i) codes[i] = static_cast<std::uint8_t>(e2m1_code(y[i]));
-      for (std::int64_t i = 0; i < count / 2; ++i) {
-        to[i] = static_cast<std::uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
-      }
-      return;
-    case Element::Bf16:
-      for (std::int64_t i = 0; i < count; ++i) {
-        const auto code = static_cast<std::uint16_t>(bf16_code(y[i]));
-        std::memcpy(to + 2 * i, &code, 2);
-      }
-      return;
-    case Element::F32:
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::uint32_t bits = bits_of(y[i]);
-        const std::uint32_t kept = (bits & magnitude_bits) > infinity_bits ? 0x7fc00000u : bits;
-        std::memcpy(to + 4 * i, &kept, 4);
-      }
-      return;
+    case Element::E4m3: return encode_e4m3(y, part.channels, to);
+    case Element::E2m1: return encode_e2m1(y, part.channels, codes, to);
+    case Element::Bf16: return encode_bf16(y, part.channels, to);
+    case Element::F32: return encode_f32(y, part.channels, to);
   }
 }
 
@@ -113,12 +122,13 @@ HKV_TARGET_INLINE float greatest(const float* y, std::int64_t count) {
   std::uint32_t most = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint32_t a = bits_of(y[i]) & magnitude_bits;
-    most = std::max(most, a > infinity_bits ? 0u : a);
+    const std::uint32_t counted = a & (0u - static_cast<std::uint32_t>(a <= infinity_bits));
+    most = counted > most ? counted : most;
   }
   return float_of(most);
 }
 
-// The smallest k with a <= limit * 2^k, between -127 and 127. limit_exponent and limit_fraction: those of the limit's bits.
+// The smallest k with a <= limit * 2^k, between -127 and 127.
 HKV_TARGET_INLINE int scale_exponent(double a, bool e4m3) {
   constexpr std::uint64_t fraction_bits = (std::uint64_t{1} << 52) - 1;
   const double limit = e4m3 ? 448.0 : 6.0;
@@ -128,6 +138,14 @@ HKV_TARGET_INLINE int scale_exponent(double a, bool e4m3) {
   const int k = static_cast<int>(bits >> 52) - static_cast<int>(limit_bits >> 52) +
                 ((bits & fraction_bits) > (limit_bits & fraction_bits) ? 1 : 0);
   return std::clamp(k, -127, 127);
+}
+
+// 2^k for a k that a float64 has.
+HKV_TARGET_INLINE double power_of_two(int k) {
+  const std::uint64_t bits = static_cast<std::uint64_t>(k + 1023) << 52;
+  double power;
+  std::memcpy(&power, &bits, 8);
+  return power;
 }
 
 // To float32, where what is not exact gets an odd last bit: rounding once more, to fewer bits, is then right.
@@ -150,9 +168,9 @@ HKV_TARGET_INLINE TileScale tile_scale(const RowPart& part, float greatest_magni
   const bool e4m3 = part.element == Element::E4m3;
   if (part.power_of_two) {
     const int k = scale_exponent(a, e4m3);
-    const auto factor = static_cast<float>(std::ldexp(1.0, -k));
+    const auto factor = static_cast<float>(power_of_two(-k));
     if (part.scale == ScaleCode::Ue8m0) return {factor, 1, static_cast<std::uint32_t>(k + 127)};
-    return {factor, 1, bits_of(static_cast<float>(std::ldexp(1.0, k)))};
+    return {factor, 1, bits_of(static_cast<float>(power_of_two(k)))};
   }
   const double scale = a / (e4m3 ? 448.0 : 6.0);
   if (part.scale == ScaleCode::E4m3) {

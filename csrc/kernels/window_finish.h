@@ -30,43 +30,39 @@ HKV_TARGET double divide(std::int64_t width, const WindowScratch& scratch) {
   return sums[0] / static_cast<double>(width);
 }
 
-HKV_TARGET_INLINE void norm(float* y, const float* weight, std::int64_t width, double scale) {
-  int exponent = 0;
-  double fraction = std::frexp(scale, &exponent);
-  if (std::isfinite(fraction)) {  // float32 ends at 2^-126: the rest goes to the fraction
-    const int kept = std::clamp(exponent, -126, 127);
-    fraction = std::ldexp(fraction, exponent - kept);
-    exponent = kept;
-  }
-  const auto power = static_cast<float>(std::ldexp(1.0, exponent));
-  const auto rest = static_cast<float>(fraction);
-  for (std::int64_t i = 0; i < width; ++i) y[i] = y[i] * power * rest * weight[i];
+// What the norm makes of channel i, not rounded yet.
+HKV_TARGET_INLINE double normed(const float* y, const float* weight, std::int64_t i, double scale) {
+  return static_cast<double>(y[i]) * scale * static_cast<double>(weight[i]);
 }
 
-HKV_TARGET_INLINE void rotate_pair(float& a, float& b, double cosine, double sine) {
-  const double x = a, y = b;
-  a = static_cast<float>(x * cosine - y * sine);
-  b = static_cast<float>(y * cosine + x * sine);
+HKV_TARGET_INLINE void norm(float* __restrict y, const float* __restrict weight, std::int64_t count,
+                            double scale) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(normed(y, weight, i, scale));
 }
 
-HKV_TARGET_INLINE void rotate(float* y, std::int64_t dims, bool interleaved, const double* cosines,
-                              const double* sines) {
-  const std::int64_t pairs = dims / 2;
-  if (interleaved) {
-    for (std::int64_t i = 0; i < pairs; ++i) rotate_pair(y[2 * i], y[2 * i + 1], cosines[i], sines[i]);
-  } else {
-    for (std::int64_t i = 0; i < pairs; ++i) rotate_pair(y[i], y[i + pairs], cosines[i], sines[i]);
+// Norm and rotation of pairs: (0, 1), (2, 3), ... where interleaved, else (0, pairs), (1, pairs + 1), ...
+template <bool interleaved>
+HKV_TARGET void rotate(float* __restrict y, const float* __restrict weight, std::int64_t pairs, double scale,
+                       const double* __restrict cosines, const double* __restrict sines) {
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const std::int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + pairs;
+    const double a = normed(y, weight, first, scale), b = normed(y, weight, second, scale);
+    y[first] = static_cast<float>(a * cosines[i] - b * sines[i]);
+    y[second] = static_cast<float>(b * cosines[i] + a * sines[i]);
   }
 }
 
 HKV_TARGET void finish(const CompressTail& call, double mean_square, double eps, std::int64_t position,
                        const WindowScratch& scratch) {
-  norm(scratch.entry, scratch.weight, call.width, 1.0 / std::sqrt(mean_square + eps));
+  const double scale = 1.0 / std::sqrt(mean_square + eps);
+  norm(scratch.entry, scratch.weight, call.width - call.rope_dims, scale);
   if (call.rope_dims != 0) {
     rotary_angles(static_cast<double>(position), call.frequencies, call.rope_dims / 2, scratch.cosines,
                   scratch.sines);
-    rotate(scratch.entry + call.width - call.rope_dims, call.rope_dims, call.interleaved, scratch.cosines,
-           scratch.sines);
+    const std::int64_t first = call.width - call.rope_dims;
+    const auto rotated = call.interleaved ? &rotate<true> : &rotate<false>;
+    rotated(scratch.entry + first, scratch.weight + first, call.rope_dims / 2, scale, scratch.cosines,
+            scratch.sines);
   }
   encode_row(scratch.entry, call.width, call.layout, scratch.codes, scratch.packed);
 }
