@@ -114,11 +114,12 @@ def a_call(
     carry = rng.standard_normal((requests, compressor.ring_rows, 2 * compressor.row_width)).astype(np.float32)
     for q, position in enumerate(positions.tolist()):
         _bury(carry[q], position, compressor)
-    arguments = dict(
-        kv=kv, score=score, ratio=ratio, overlap=overlap, norm_weight=compressor.norm_weight.astype(np.float32),
-        eps=1e-6, rope=rope, row_format=row_format, carry=carry, starts=starts, positions=positions,
-        write_mask=masks.astype(np.int32), page_ids=page_ids,
-    )  # fmt: skip
+    arguments = {
+        "kv": kv, "score": score, "ratio": ratio, "overlap": overlap,
+        "norm_weight": compressor.norm_weight.astype(np.float32),
+        "eps": 1e-6, "rope": rope, "row_format": row_format, "carry": carry, "starts": starts, "positions": positions,
+        "write_mask": masks.astype(np.int32), "page_ids": page_ids,
+    }  # fmt: skip
     return Call(compressor, row_format, arguments, pages)
 
 
