@@ -3,6 +3,7 @@
 #include "kernels/compress.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -26,9 +27,10 @@ constexpr double least_mean_square = 0x1p-80;
 constexpr std::uint32_t large_value_bits = 0x71800000;  // 2^100
 constexpr float large_value_scale = 0x1p-16f;
 
-// The memory of a thread, kept from call to call.
+// The memory of one thread of a call, kept from call to call by the thread that calls: helpers come and go.
 class ScratchMemory {
  public:
+  // Progress: allocates where a call needs more than any before.
   WindowScratch scratch(const CompressTail& call) {
     const std::int64_t padded = (call.width + channel_block - 1) / channel_block * channel_block;
     const std::int64_t row = padded * static_cast<std::int64_t>(sizeof(float));
@@ -118,14 +120,18 @@ class WindowSlots {
 // Windows of a call, shared out by number.
 class WindowWork {
  public:
-  WindowWork(const CompressTail& call, const std::vector<std::int64_t>& before)
-      : call_(call), before_(before), path_(compress_path()) {}
+  WindowWork(const CompressTail& call, const std::vector<std::int64_t>& before, int threads)
+      : call_(call), before_(before), path_(compress_path()) {
+    thread_local std::array<ScratchMemory, most_threads> memories;
+    for (int thread = 0; thread < threads; ++thread) {
+      scratches_[thread] = memories[thread].scratch(call);
+      path_.widen(call.norm_weight.base, call.norm_weight.wide, call.width, scratches_[thread].weight);
+    }
+  }
 
-  void operator()(std::int64_t from, std::int64_t to) const noexcept {
+  void operator()(std::int64_t from, std::int64_t to, int thread) const noexcept {
     if (from == to) return;
-    thread_local ScratchMemory memory;
-    const WindowScratch scratch = memory.scratch(call_);
-    path_.widen(call_.norm_weight.base, call_.norm_weight.wide, call_.width, scratch.weight);
+    const WindowScratch& scratch = scratches_[thread];
     std::int64_t read = 0, written = 0;
     const auto above = std::upper_bound(before_.begin(), before_.begin() + call_.requests + 1, from);
     std::int64_t q = above - before_.begin() - 1;
@@ -210,6 +216,7 @@ class WindowWork {
   const CompressTail& call_;
   const std::vector<std::int64_t>& before_;  // windows of the requests before each, and of all
   const CompressPath& path_;
+  std::array<WindowScratch, most_threads> scratches_;
 };
 
 // New carries, shared out by request.
@@ -270,8 +277,9 @@ void compress_tail(const CompressTail& call, int threads) noexcept {
   }
   before[call.requests] = windows;
   const std::int64_t row_bytes = call.row_width() * ((call.kv.wide ? 4 : 2) + (call.score.wide ? 4 : 2));
-  const auto worth = static_cast<int>(std::min<std::int64_t>(threads, call.rows * row_bytes / thread_bytes));
-  const WindowWork closing(call, before);
+  const auto worth =
+      static_cast<int>(std::clamp<std::int64_t>(call.rows * row_bytes / thread_bytes, 1, threads));
+  const WindowWork closing(call, before, worth);
   share_out(windows, std::max<std::int64_t>(share_bytes / (row_bytes * call.ratio), 1), worth, closing);
   if (call.new_carry.base == nullptr) return;
   const CarryWork keeping(call);
