@@ -40,6 +40,21 @@ std::string refused(const CompressTail& call) {
   return "";
 }
 
+// How far the entries of all windows are from the formulas.
+double worst_error(const CompressWorld& world) {
+  double worst = 0;
+  for (std::int64_t q = 0, window = 0; q < world.requests; ++q) {
+    for (std::int64_t e = world.call.first_entry(q); e < world.call.end_entry(q); ++e, ++window) {
+      const std::vector<double> right = world.entry(q, e);
+      for (std::int64_t i = 0; i < world.width; ++i) {
+        const double error = std::abs(world.written(window, i) - right[i]);
+        worst = error <= worst ? worst : error;  // a NaN stays
+      }
+    }
+  }
+  return worst;
+}
+
 }  // namespace
 
 HKV_TEST(
@@ -50,22 +65,84 @@ HKV_TEST(
     for (const std::int64_t width : {1, 3, 16, 31, 32, 33, 48, 64, 67}) {
       for (const bool overlap : {false, true}) {
         for (const bool wide : {false, true}) {
-          CompressWorld world(width % 2 == 0 ? 4 : 3, overlap, width, {13, 0, 9, 1}, {0, 5, 10, 27}, wide);
+          const std::int64_t ratio = width % 2 == 0 ? 4 : width % 3 == 0 ? 3 : 11;
+          CompressWorld world(ratio, overlap, width, {43, 0, 9, 1}, {0, 5, 10, 32}, wide);
           EXPECT_EQ(refused(world.call), "");
           compress_tail(world.call, 1);
-          double worst = 0;
-          for (std::int64_t q = 0, window = 0; q < world.requests; ++q) {
-            for (std::int64_t e = world.call.first_entry(q); e < world.call.end_entry(q); ++e, ++window) {
-              const std::vector<double> right = world.entry(q, e);
-              for (std::int64_t i = 0; i < width; ++i) {
-                worst = std::max(worst, std::abs(world.written(window, i) - right[i]));
-              }
-            }
-          }
-          EXPECT(worst < 1e-5);
+          EXPECT(worst_error(world) < 1e-5);
         }
       }
     }
+  }
+}
+
+HKV_TEST("scores beyond any power of float32, and a large eps") {
+  CompressWorld world(4, true, 32, {43, 9}, {0, 10}, true);
+  for (std::int64_t i = 0; i < world.starts.back() * 64; ++i)
+    reinterpret_cast<float*>(world.score.get())[i] *= 60;
+  world.call.eps = 0.5;
+  compress_tail(world.call, 1);
+  EXPECT(worst_error(world) < 1e-4);
+}
+
+HKV_TEST("the new carry holds the live rows, and nothing else of it is touched") {
+  CompressWorld world(4, true, 24, {7, 1, 12}, {2, 9, 4}, false);
+  std::memset(world.new_carry.get(), 0x5A, world.ring_bytes());
+  compress_tail(world.call, 1);
+  float untouched;
+  std::memset(&untouched, 0x5A, 4);
+  for (std::int64_t q = 0; q < world.requests; ++q) {
+    const std::int64_t last = world.call.last(q), opened = last - last % 4;
+    for (std::int64_t token = opened - 4; token < opened + 4; ++token) {
+      const float* const row = world.call.new_carry.row(q, token % 8);
+      for (std::int64_t i = 0; i < 96; ++i) {
+        const bool alive = token < last && (token >= opened || i % 48 < 24);
+        const double right = alive ? world.token_value(i < 48 ? 0 : 1, q, token, i % 48) : untouched;
+        EXPECT_EQ(static_cast<double>(row[i]), right);
+      }
+    }
+  }
+}
+
+// An entry of one token whose values are all 1: what the norm gives is its weight, exactly.
+HKV_TEST("codes, scales and rotations by hand") {
+  for (const CpuLevel level : all_levels) {
+    if (!cpu_level_supported(level)) continue;
+    cpu_level_choose(level);
+    CompressWorld world(1, false, 8, {1}, {5}, true);
+    std::fill_n(reinterpret_cast<float*>(world.kv.get()), 8, 1.0f);
+    world.call.eps = 0;
+    world.weight = {448, 17, 19, -0.0f, 449, 1, 1 + 0x1p-8f, 1 + 0x3p-8f};
+    world.call.norm_weight.base = reinterpret_cast<const std::byte*>(world.weight.data());
+    const RowPart parts[] = {{5, Element::E4m3, 0, ScaleCode::Ue8m0, true, 1e-4, 5, 24},
+                             {3, Element::Bf16, 5, ScaleCode::None, true, 0, 1, 0}};
+    world.call.layout = {parts, 2, 1, 32, 32, false, false, Element::F32};
+    const auto* const row = reinterpret_cast<const std::uint8_t*>(world.pages.get());
+    compress_tail(world.call, 1);
+    EXPECT_EQ(int{row[24]}, 128);  // 449 does not fit into 448
+    const std::uint8_t halved[] = {0x76, 0x50, 0x52, 0x80, 0x76};
+    for (int i = 1; i < 4; ++i) EXPECT_EQ(int{row[i]}, int{halved[i]});
+    world.weight[4] = 447;
+    compress_tail(world.call, 1);
+    EXPECT_EQ(int{row[24]}, 127);
+    const std::uint8_t codes[] = {0x7e, 0x58, 0x5a, 0x80,
+                                  0x7e};  // 17 lies between 16 and 18, 19 between 18 and 20
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(int{row[i]}, int{codes[i]});
+    std::uint16_t rounded[3];
+    std::memcpy(rounded, row + 5, 6);
+    EXPECT_EQ(rounded[1], 0x3f80);
+    EXPECT_EQ(rounded[2], 0x3f82);
+
+    const double frequency = 0.75;
+    world.call.frequencies = &frequency;
+    world.call.rope_dims = 2;
+    world.weight.assign(8, 1.0f);
+    world.call.layout = {&world.part, 1, 1, 32, 32, false, false, Element::F32};
+    compress_tail(world.call, 1);
+    const double c = std::cos(5 * 0.75), s = std::sin(5 * 0.75);
+    EXPECT_EQ(world.written(0, 5), 1.0f);
+    EXPECT_EQ(world.written(0, 6), static_cast<float>(c - s));
+    EXPECT_EQ(world.written(0, 7), static_cast<float>(c + s));
   }
 }
 
