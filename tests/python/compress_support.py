@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import hybridkv as hk
 import hybridkv.reference as ref
@@ -20,6 +21,14 @@ RATIOS = (1, 2, 4, 6, 16, 128)
 ROPE = ref.Rope(4, 160000.0, ref.Yarn(16.0, 65536))
 V4_ROPE = ref.Rope(64, 160000.0, ref.Yarn(16.0, 65536))
 GUARD = 0xA5
+
+
+@pytest.fixture
+def level_kept() -> Any:
+    """Put the level back that a test has chosen."""
+    before = _core.cpu_level()
+    yield
+    _core.cpu_level_choose(before)
 
 
 def bfloat16(values: Array) -> Array:

@@ -19,24 +19,17 @@ from compress_support import (
     V4_ROPE,
     a_call,
     changed,
+    level_kept,  # noqa: F401  (a fixture)
     outside,
     rows_of,
     same_carry,
 )
-from hybridkv import _core
 from hybridkv.reference import PUBLISHED, published
 
 pytestmark = pytest.mark.usefixtures("level_kept")
 
 PLAIN = published.plain("float32", 40, page_rows=3)
 HALVES = ref.Rope(6, 10000.0, interleaved=False)
-
-
-@pytest.fixture
-def level_kept() -> Any:
-    before = _core.cpu_level()
-    yield
-    _core.cpu_level_choose(before)
 
 
 def wide_values(out: Any, call: Any) -> Any:

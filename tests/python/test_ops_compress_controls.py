@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hybridkv as hk
 import hybridkv.reference as ref
-from compress_support import V4_ROPE, Call, a_call, changed, rows_of
+from compress_support import LEVELS, V4_ROPE, Call, a_call, changed, level_kept, rows_of  # noqa: F401  (a fixture)
+from hybridkv import _core
 from hybridkv.reference import PUBLISHED, published
+
+pytestmark = pytest.mark.usefixtures("level_kept")
 
 FP8 = PUBLISHED["fp8_ds_mla"]
 INDEXER = PUBLISHED["indexer_fp8"]
@@ -162,3 +166,40 @@ def test_torch_tensors_are_taken_in_place(bits: bool) -> None:
     assert np.array_equal(new_carry.numpy(), carry, equal_nan=True)
     with pytest.raises(Exception, match="kv"):
         call.run(kv=tensor(arrays["kv"]).to(torch.float16))
+
+
+def of_any_kind(rng: Any, count: int, limit: float) -> Any:
+    """Return float32 numbers of all sizes: ties of small types, zeros of both signs, tiny and large ones."""
+    ties = (2 * rng.integers(0, 16, count) + 1) * 2.0 ** rng.integers(-14, 4, count)
+    sizes = rng.standard_normal(count) * 2.0 ** rng.integers(-40, 9, count)
+    near = limit * rng.choice([1.0, 1 + 2.0**-23, 1 - 2.0**-24, 2.0**-7, 2.0**20], count)
+    kinds = np.stack([ties, sizes, near, np.zeros(count), rng.standard_normal(count)])
+    signs = rng.choice([1.0, -1.0], count)
+    return (np.copysign(kinds[rng.integers(0, 5, count), np.arange(count)], signs)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+@pytest.mark.parametrize("level", LEVELS)
+def test_quantisers_are_exact(name: str, level: str) -> None:
+    """A token whose values are all 1 becomes the weight of the norm, exactly: any number gets to the quantiser."""
+    row_format = replace(PUBLISHED[name], hadamard=False).paged(1)
+    rng = np.random.default_rng(3)
+    ones = np.ones((1, row_format.channels), np.float32)
+    _core.cpu_level_choose(level)
+    differing = 0
+    for round_number in range(60):
+        weight = of_any_kind(rng, row_format.channels, 448.0 if round_number % 2 else 6.0)
+        if round_number % 10 == 0:
+            weight[:: 7 + round_number] = rng.choice([np.inf, -np.inf, np.nan])
+        given = {
+            "ratio": 1, "overlap": False, "norm_weight": weight, "eps": 0.0, "rope": None, "row_format": row_format,
+            "starts": np.array([0, 1], np.int32), "positions": np.array([9], np.int32),
+        }  # fmt: skip
+        ours, theirs = (np.zeros((1, row_format.page_bytes), np.uint8) for _ in range(2))
+        hk.ops.compress_tail(ones, ones, ours, **given)
+        with np.errstate(all="ignore"):
+            ref.compress_tail(ones, ones, theirs, **given)
+        differing += int(np.sum(ours != theirs))
+    # A quotient by a scale that is no power of two is rounded twice: once to float32.
+    free = any(part.scale is not None and not part.scale.power_of_two for part in row_format.parts)
+    assert differing <= (3 if free else 0)
