@@ -59,7 +59,7 @@ struct IntList {
   }
 };
 
-// Bytes that a call moved between memory and its registers, for tests; rows of the caches of a thread not counted.
+// Bytes that a call moved between memory and its registers, for tests; a thread's own scratch not counted.
 struct CompressTraffic {
   Atom<std::int64_t> read{0};
   Atom<std::int64_t> written{0};

@@ -22,6 +22,7 @@ from hybridkv.reference.row_format import RowFormat
 _ROWS = ("float32", "bfloat16", "uint16")
 _ELEMENTS = {"float8_e4m3": 0, "float4_e2m1": 1, "bfloat16": 2, "float32": 3}
 _SCALES = {"ue8m0": 1, "float32": 2, "float8_e4m3": 3}
+_POSITIONS = 2**31  # a ratio beyond closes no window
 _NO_RING = (0, 0, 0)
 _NO_LIST = (0, 0)
 
@@ -114,7 +115,7 @@ def compress_tail(
     ids = inputs.get("page_ids")
     frequencies = None if rope is None else _frequencies(rope)
     call = (
-        _core_rows(values), _core_rows(scores), values.shape[0], ratio, overlap, width, _core_rows(weight), float(eps),
+        _core_rows(values), _core_rows(scores), values.shape[0], min(ratio, _POSITIONS), overlap, width, _core_rows(weight), float(eps),
         (0, 0, True) if rope is None or frequencies is None else (frequencies.ctypes.data, rope.dims, rope.interleaved),
         _core_format(row_format), (pages.address, pages.strides[0], pages.shape[0]),
         _core_ring(rings.get("carry")), _core_ring(rings.get("new_carry")), requests, _core_list(inputs["starts"]),

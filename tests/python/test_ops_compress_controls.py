@@ -203,3 +203,17 @@ def test_quantisers_are_exact(name: str, level: str) -> None:
     # A quotient by a scale that is no power of two is rounded twice: once to float32.
     free = any(part.scale is not None and not part.scale.power_of_two for part in row_format.parts)
     assert differing <= (3 if free else 0)
+
+
+@pytest.mark.parametrize("ratio", [1, 4, 2**31, 2**70])
+def test_calls_that_close_nothing(ratio: int) -> None:
+    """No request at all, requests without rows, and a ratio that no prompt reaches."""
+    row_format = published.plain("float32", 8, page_rows=3)
+    for requests in (0, 3):
+        out = np.full((1, row_format.page_bytes), 7, np.uint8)
+        hk.ops.compress_tail(
+            np.zeros((0, 8), np.float32), np.zeros((0, 8), np.float32), out, ratio=ratio, overlap=False, eps=1e-6,
+            rope=None, norm_weight=np.ones(8, np.float32), row_format=row_format,
+            starts=np.zeros(requests + 1, np.int32), positions=np.zeros(requests, np.int32),
+        )  # fmt: skip
+        assert np.all(out == 7)
