@@ -84,8 +84,8 @@ def compress_tail(
     ...     norm_weight=np.ones(2, np.float32), row_format=published.plain("float32", 2, page_rows=1),
     ...     starts=np.int32([0, 2]), positions=np.int32([0]),
     ... )
-    >>> out.view(np.float32).round(4).tolist()
-    [[1.4142, 0.0]]
+    >>> [f"{value:.4f}" for value in out.view(np.float32)[0]]
+    ['1.4142', '0.0000']
     """
     ratio, overlap = number("ratio", ratio, "an int of at least 1", 1), flag("overlap", overlap)
     weight = _rows("norm_weight", norm_weight, (None,))
@@ -115,7 +115,8 @@ def compress_tail(
     ids = inputs.get("page_ids")
     frequencies = None if rope is None else _frequencies(rope)
     call = (
-        _core_rows(values), _core_rows(scores), values.shape[0], min(ratio, _POSITIONS), overlap, width, _core_rows(weight), float(eps),
+        _core_rows(values), _core_rows(scores), values.shape[0], min(ratio, _POSITIONS), overlap, width,
+        _core_rows(weight), float(eps),
         (0, 0, True) if rope is None or frequencies is None else (frequencies.ctypes.data, rope.dims, rope.interleaved),
         _core_format(row_format), (pages.address, pages.strides[0], pages.shape[0]),
         _core_ring(rings.get("carry")), _core_ring(rings.get("new_carry")), requests, _core_list(inputs["starts"]),
