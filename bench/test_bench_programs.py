@@ -144,3 +144,13 @@ def test_key_chain(timer, smoke):
     if not smoke:
         for line in run.stdout.splitlines():
             timer.note(line)
+
+
+def test_compress(timer, smoke):
+    figures = timer.benchmark.pedantic(figures_of, args=("compress", smoke), rounds=1)
+    for shape in ("c4", "c128"):
+        for threads, must, aim in ((1, 10, 15), (2, 10, 15)):
+            name = f"compress {shape.upper()}, {threads} thread(s)"
+            timer.figure(name, [figures[f"{shape}_{threads}_gbs"]], must=must, aim=aim, unit="GB/s", at_least=True)
+            fraction = [figures[f"{shape}_{threads}_fraction"]]
+            timer.figure(f"{name}: streaming read over it", fraction, must=0.35, aim=0.5, unit="times", at_least=True)

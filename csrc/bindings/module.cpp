@@ -8,4 +8,5 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_keys(m);
   hkv::bind_cache(m);
   hkv::bind_kernels(m);
+  hkv::bind_compress(m);
 }

@@ -46,8 +46,11 @@ const CopyPath portable_copy_path = {&portable_copy, &portable_zero, &portable_f
 
 bool cpu_level_supported(CpuLevel level) noexcept {
 #if defined(__x86_64__)
-  if (level == CpuLevel::Avx2) return __builtin_cpu_supports("avx2") != 0;
-  if (level == CpuLevel::Avx512) return __builtin_cpu_supports("avx512f") != 0;
+  if (level == CpuLevel::Avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (level == CpuLevel::Avx512) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           cpu_level_supported(CpuLevel::Avx2);
+  }
 #endif
   return level == CpuLevel::Portable;
 }

@@ -5,7 +5,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Ticket', 'Verdict', 'admit', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'cuda_facts', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'match', 'needed_blocks', 'needed_span', 'reserve', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'step', 'worst_pages']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Ticket', 'Verdict', 'admit', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'cuda_facts', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'match', 'needed_blocks', 'needed_span', 'reserve', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'step', 'worst_pages']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple) -> KeyChain:
@@ -214,6 +214,8 @@ class Fill:
     def done(self) -> bool:
         ...
 def admit(cache: Cache, start: KeyChain, max_tokens: typing.SupportsInt | typing.SupportsIndex, states: typing.SupportsInt | typing.SupportsIndex, lease: Lease | None, formats: typing.Any, keep: tuple, lease_waits: bool, groups: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+    ...
+def compress_tail(call: tuple, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
 def cpu_level() -> str:
     ...

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels: pages and rows between paged pools and contiguous buffers, and fingerprints of pages in place.
+"""Kernels: pages and rows between pools and contiguous buffers, fingerprints of pages, compression of tails.
 
 ``docs/kernels.md`` defines every byte and code. Refused inputs raise :class:`~hybridkv.KernelContract`, and nothing is
 written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces
@@ -33,8 +33,9 @@ from hybridkv.kernel_arguments import (
     target_of,
     thread_count,
 )
+from hybridkv.tail_compression import compress_tail
 
-__all__ = ["CopyStatus", "PageRows", "fingerprint", "gather", "scatter"]
+__all__ = ["CopyStatus", "PageRows", "compress_tail", "fingerprint", "gather", "scatter"]
 
 _FINGERPRINT_UNIT = 8
 

@@ -20,8 +20,9 @@ _DLPACK_KINDS = {0: "i", 1: "u"}  # kDLInt, kDLUInt; of others only the width co
 _ADDRESSES = 2**63  # no address, extent or stride is as large
 
 
-# Those that ids, counts and statuses may have; of others only the width counts.
-_TORCH_DTYPES = {f"torch.{name}": name for name in ("int32", "int64", "uint64", "uint8")}
+# Those that kernels tell apart; of others only the width counts. numpy has no bfloat16: uint16 holds its bits.
+_TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64", "uint64", "uint8")}
+_TORCH_DTYPES["torch.bfloat16"] = "uint16"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a window's sums to its packed row: division, norm, rotation, quantiser. Included by compress_*.cpp only
+// (window_pool.h says how).
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/compress_path.h"
+#include "kernels/rotary_angles.h"
+#include "kernels/row_encode.h"
+
+namespace hkv {
+namespace {
+
+HKV_TARGET double divide(std::int64_t width, const WindowScratch& scratch) {
+  const std::int64_t padded = scratch.padded;
+  float* const y = scratch.entry;
+  for (std::int64_t i = 0; i < padded; ++i) y[i] = scratch.sums[i] / scratch.powers[i];
+  std::fill(y + width, y + padded, 0.0f);
+  double sums[channel_block] = {};
+  for (std::int64_t i = 0; i < padded; i += channel_block) {
+    for (int j = 0; j < channel_block; ++j) {
+      sums[j] += static_cast<double>(y[i + j]) * static_cast<double>(y[i + j]);
+    }
+  }
+  for (int half = channel_block / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
+  }
+  return sums[0] / static_cast<double>(width);
+}
+
+// What the norm makes of channel i, not rounded yet.
+HKV_TARGET_INLINE double normed(const float* y, const float* weight, std::int64_t i, double scale) {
+  return static_cast<double>(y[i]) * scale * static_cast<double>(weight[i]);
+}
+
+HKV_TARGET_INLINE void norm(float* __restrict y, const float* __restrict weight, std::int64_t count,
+                            double scale) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(normed(y, weight, i, scale));
+}
+
+// Norm and rotation of pairs: (0, 1), (2, 3), ... where interleaved, else (0, pairs), (1, pairs + 1), ...
+template <bool interleaved>
+HKV_TARGET void rotate(float* __restrict y, const float* __restrict weight, std::int64_t pairs, double scale,
+                       const double* __restrict cosines, const double* __restrict sines) {
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const std::int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + pairs;
+    const double a = normed(y, weight, first, scale), b = normed(y, weight, second, scale);
+    y[first] = static_cast<float>(a * cosines[i] - b * sines[i]);
+    y[second] = static_cast<float>(b * cosines[i] + a * sines[i]);
+  }
+}
+
+HKV_TARGET void finish(const CompressTail& call, double mean_square, double eps, std::int64_t position,
+                       const WindowScratch& scratch) {
+  const double scale = 1.0 / std::sqrt(mean_square + eps);
+  norm(scratch.entry, scratch.weight, call.width - call.rope_dims, scale);
+  if (call.rope_dims != 0) {
+    rotary_angles(static_cast<double>(position), call.frequencies, call.rope_dims / 2, scratch.cosines,
+                  scratch.sines);
+    const std::int64_t first = call.width - call.rope_dims;
+    const auto rotated = call.interleaved ? &rotate<true> : &rotate<false>;
+    rotated(scratch.entry + first, scratch.weight + first, call.rope_dims / 2, scale, scratch.cosines,
+            scratch.sines);
+  }
+  encode_row(scratch.entry, call.width, call.layout, scratch.codes, scratch.packed);
+}
+
+}  // namespace
+}  // namespace hkv
