@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridkv import _core
 from hybridkv.errors import ArgumentError, KernelContract
+from hybridkv.page_rows import PageRows
 from hybridkv.pools import ArrayFacts, PoolArray, array_facts, dense_strides, is_torch, pool_array
 
 IDS = (np.dtype(np.int32), np.dtype(np.int64))
@@ -22,33 +23,6 @@ STATUS = (np.dtype(np.int32),)
 
 _MOST_THREADS = 64
 _WIDEST_LOAD = 16  # bytes of one load that alignment is asked for
-
-
-@dataclass(frozen=True)
-class PageRows:
-    """How rows and their footers lie in a page of an array [[pages, page_bytes]].
-
-    Row ``i`` lies at ``i * row_stride``, its footer at ``footer_offset + i * footer_bytes``.
-
-    Parameters
-    ----------
-    rows : int
-        Rows of a page.
-    row_bytes : int
-        Bytes of one row, its footer not counted.
-    row_stride : int, optional
-        Bytes from row to row; default `row_bytes`.
-    footer_bytes : int, optional
-        Bytes that belong to each row and lie together behind the rows, such as scales.
-    footer_offset : int, optional
-        Where the footers begin; default ``rows * row_stride``.
-    """
-
-    rows: int
-    row_bytes: int
-    row_stride: int | None = None
-    footer_bytes: int = 0
-    footer_offset: int | None = None
 
 
 class Access(Enum):

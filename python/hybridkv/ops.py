@@ -21,7 +21,6 @@ from hybridkv.kernel_arguments import (
     IDS,
     STATUS,
     Access,
-    PageRows,
     Span,
     buffer_array,
     by_group,
@@ -33,6 +32,7 @@ from hybridkv.kernel_arguments import (
     target_of,
     thread_count,
 )
+from hybridkv.page_rows import PageRows
 from hybridkv.tail_compression import compress_tail
 
 __all__ = ["CopyStatus", "PageRows", "compress_tail", "fingerprint", "gather", "scatter"]

@@ -6,13 +6,13 @@ everywhere; compression (:func:`compress_tail`) is exact here, and elsewhere wit
 :func:`~hybridkv.reference.bounds.float32_bound` before it quantises. ``docs/kernels-reference.md`` tells the whole.
 """
 
+from hybridkv.page_rows import PageRows
 from hybridkv.reference import published
 from hybridkv.reference.bounds import float32_bound
 from hybridkv.reference.compressor import Compressor
 from hybridkv.reference.fingerprint_sums import fingerprint_of
 from hybridkv.reference.hadamard import rotate_hadamard
 from hybridkv.reference.indexer import choose_entries, index_scores
-from hybridkv.reference.page_rows import PageRows
 from hybridkv.reference.pages import fingerprint, gather, scatter
 from hybridkv.reference.published import PUBLISHED
 from hybridkv.reference.quantise import ScaleRule

@@ -5,46 +5,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import KernelContract
+from hybridkv.page_rows import PageRows
 from hybridkv.reference.arrays import Bytes
 from hybridkv.reference.contract import number
 
 WIDEST_LOAD = 16  # bytes that one instruction of a kernel moves
 
 
-@dataclass(frozen=True)
-class PageRows:
-    """Rows and footers of a page; checked where it is used.
-
-    Parameters
-    ----------
-    rows : int
-        Of a page.
-    row_bytes : int
-        Of a row, its footer left out.
-    row_stride : int, optional
-        From row to row; default: ``row_bytes``.
-    footer_bytes : int
-        Of one row.
-    footer_offset : int, optional
-        Of the first row's footer in the page; default: behind the last row, ``rows * row_stride``.
-    """
-
-    rows: int
-    row_bytes: int
-    row_stride: int | None = None
-    footer_bytes: int = 0
-    footer_offset: int | None = None
-
-
 class Places(NamedTuple):
-    """A :class:`PageRows` with every number filled in."""
+    """A :class:`~hybridkv.page_rows.PageRows` with every number filled in."""
 
     rows: int
     row_bytes: int
@@ -215,10 +190,9 @@ def _places(name: str, field: str, pages: Bytes, layout: object) -> Places:
         return Places(rows, row_bytes, stride, 0, rows * stride)
     if pages.ndim == 3:
         raise KernelContract(field, "None for pools of three dimensions", layout)
-    try:
-        told: list[Any] = [getattr(layout, column) for column in Places._fields]
-    except AttributeError:
-        raise KernelContract(field, "a PageRows", type(layout).__name__) from None
+    if not isinstance(layout, PageRows):
+        raise KernelContract(field, "a PageRows", type(layout).__name__)
+    told: list[Any] = [getattr(layout, column) for column in Places._fields]
     rows, row_bytes = (number(field, value, "rows and row_bytes of 1 or more", 1) for value in told[:2])
     stride = number(field, row_bytes if told[2] is None else told[2], "a row_stride of at least row_bytes", row_bytes)
     footer_bytes = number(field, told[3], "footer_bytes of 0 or more", 0)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from hybridkv.coverage import positive_int
 from hybridkv.errors import SpecError
-from hybridkv.reference.page_rows import PageRows
+from hybridkv.page_rows import PageRows
 from hybridkv.reference.quantise import ELEMENT_BITS, SMALL_FLOATS, ScaleRule
 
 
