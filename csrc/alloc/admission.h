@@ -38,7 +38,9 @@
 //  5. Every admitted request can finish, in any order. Why: by 2 and 3 a take within the cap succeeds, once
 //     the leases and fills made since have ended; they wait for nothing (match takes no page, a fill has its
 //     pages at once and never those promised, a lease that asks for admission is cancelled where refused), so
-//     they do end.
+//     they do end. Where the cache has no policy of eviction a page that is cached counts in F only once it is:
+//     at an admission F is what is free. A take within the cap may find no free page then; a page of the group
+//     is cached and under no pin, and the take succeeds when the cache's user has evicted one.
 //  6. A holder never waits behind a non-holder. Why: took and gave take no lock and ask no rule; who is
 //     refused holds nothing, keeps no place and closes no door but the watermark's, which holders do not
 //     pass. A request waits for its own fills alone: they take from what it may take itself.

@@ -329,8 +329,13 @@ class HybridCache {
   bool needs_page(int group, std::int64_t tokens) const;
   Key128 key_of_block(const KeyChain& keys, int group, std::int64_t block, std::int64_t& tip_unit) const;
   std::uint32_t rows_in_tip(int group, std::int64_t tokens) const;
+  // Descriptors that a fill's blocks will have: those that are there, and units that have none (-1: the tip).
+  struct Described {
+    std::vector<DescriptorId> met;
+    std::vector<std::int64_t> new_units;
+  };
   void list_entries(Fill& fill, std::span<const Selection> groups, const Lease* lease,
-                    std::vector<std::int64_t>& new_units) const;
+                    Described& described) const;
   void take_entries(Fill& fill);
   void check_share(const Fill& fill, const Ticket& ticket) const;
   void claim_room(Fill& fill, AdmissionLedger::Share& share);
@@ -421,12 +426,12 @@ class HybridCache {
   void give_back(Fill& fill, int group, Fill::Entry& entry, bool quarantine);
   void note_if_done(Fill& fill);
   // evict.cpp
-  void check_room(Fill& fill, std::vector<std::int64_t>& new_units);
+  void check_room(Fill& fill, Described& described);
   void hold_ready(Fill& fill);
   void let_ready_go(Fill& fill, bool used);
   std::size_t take_some(int group, std::span<PageId> out);
   bool await_pages(int group, std::int64_t wanted) const;
-  bool descriptors_can_go(std::int64_t wanted);
+  bool descriptors_can_go(std::int64_t wanted, std::vector<DescriptorId>& but);
   std::int64_t retire(const Victim& victim, int pool, bool& any, EvictionRun& run);
   std::int64_t node_before(std::int64_t unit) const;
   void link(DescriptorId id, Key128 parent_key, DescriptorId parent);

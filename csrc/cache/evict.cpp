@@ -13,13 +13,20 @@ constexpr int look_back = 64;        // steps, where no history tells what a bou
 constexpr int fruitless_rounds = 8;  // of victims none of which could go: others are faster
 constexpr int await_turns = 1000;    // for pages that others have evicted and not yet given back
 
+template <class T>
+std::int64_t drop_repeats(std::vector<T>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return std::ssize(values);
+}
+
 }  // namespace
 
 // ---- reserving -----------------------------------------------------------------------------------
 
 // Throws Error(OutOfPages), everything as it was, where the fill does not fit even if all went that nobody pins.
 // Blocks of the fill that are ready are pinned first, where pages are short: they cannot make room for its rest.
-void HybridCache::check_room(Fill& fill, std::vector<std::int64_t>& new_units) {
+void HybridCache::check_room(Fill& fill, Described& described) {
   const auto needed = [&](int g) { return static_cast<std::int64_t>(fill.entries[g].size()); };
   const auto free = [&](int g) { return static_cast<std::int64_t>(store_.pool(g).free_count()); };
   bool enough = true;
@@ -30,11 +37,8 @@ void HybridCache::check_room(Fill& fill, std::vector<std::int64_t>& new_units) {
   }
   if (policy_ == nullptr) return;
   const auto free_ids = static_cast<std::int64_t>(store_.ids().free_count());
-  auto new_ids = static_cast<std::int64_t>(new_units.size());
-  if (new_ids > free_ids) {
-    std::sort(new_units.begin(), new_units.end());
-    new_ids = std::unique(new_units.begin(), new_units.end()) - new_units.begin();
-  }
+  std::int64_t new_ids = std::ssize(described.new_units);
+  if (new_ids > free_ids) new_ids = drop_repeats(described.new_units);
   if (enough && new_ids <= free_ids) return;
   hold_ready(fill);
   for (int g = 0; g < store_.group_count(); ++g) {
@@ -43,7 +47,7 @@ void HybridCache::check_room(Fill& fill, std::vector<std::int64_t>& new_units) {
     let_ready_go(fill, false);
     throw OutOfPagesError(layout_.groups[g].name, needed(g), room);
   }
-  if (new_ids <= free_ids || descriptors_can_go(new_ids - free_ids)) return;
+  if (new_ids <= free_ids || descriptors_can_go(new_ids - free_ids, described.met)) return;
   let_ready_go(fill, false);
   throw OutOfPagesError("blocks", new_ids, free_ids);
 }
@@ -72,9 +76,11 @@ void HybridCache::let_ready_go(Fill& fill, bool used) {
   store_.count_unpins(change);
 }
 
-// Whether so many descriptors could be freed now. It goes on where the last one ended, so that as a rule it looks at
-// few more than it finds.
-bool HybridCache::descriptors_can_go(std::int64_t wanted) {
+// Whether so many descriptors could be freed now, without those of `but`: one that goes and is needed again frees
+// none. It goes on where the last one ended, so that as a rule it looks at few more than it finds.
+bool HybridCache::descriptors_can_go(std::int64_t wanted, std::vector<DescriptorId>& but) {
+  drop_repeats(but);
+  for (const DescriptorId id : but) wanted += can_go_whole(store_, id);
   const std::uint32_t start = looked_at_.load() % store_.blocks();
   for (std::uint32_t i = 0; i < store_.blocks() && wanted > 0; ++i) {
     const std::uint32_t id = (start + i) % store_.blocks();

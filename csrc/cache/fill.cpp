@@ -64,10 +64,10 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
           FillRight{&ticket->share, std::vector<std::int64_t>(layout_.groups.size())});
     fill->right = ticket->fills;
   }
-  std::vector<std::int64_t> new_units;
-  list_entries(*fill, groups, lease, new_units);
+  Described described;
+  list_entries(*fill, groups, lease, described);
   if (ticket != nullptr) check_share(*fill, *ticket);
-  check_room(*fill, new_units);
+  check_room(*fill, described);
   AdmissionLedger::Share share;
   if (ticket == nullptr) claim_room(*fill, share);
   live_fills_.fetch_add(1);
@@ -87,7 +87,7 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
 
 // What is needed, so that a refusal leaves everything as it was; concurrent takers are met when pages are taken.
 void HybridCache::list_entries(Fill& fill, std::span<const Selection> groups, const Lease* lease,
-                               std::vector<std::int64_t>& new_units) const {
+                               Described& described) const {
   const KeyChain& keys = *fill.keys;
   // A request that starts at a lease writes nothing before it: a page there would be published unwritten.
   const std::int64_t written_from = lease == nullptr ? 0 : lease->tokens;
@@ -104,7 +104,11 @@ void HybridCache::list_entries(Fill& fill, std::span<const Selection> groups, co
         if (policy_ != nullptr) fill.ready.push_back({seen.id, g, unit, seen.word(at.which)});
         continue;
       }
-      if (!seen.found()) new_units.push_back(entry.tip_unit >= 0 ? -1 : unit);
+      if (seen.found()) {
+        described.met.push_back(seen.id);
+      } else {
+        described.new_units.push_back(entry.tip_unit >= 0 ? -1 : unit);
+      }
       fill.entries[g].push_back(entry);
     }
   }

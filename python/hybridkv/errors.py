@@ -31,7 +31,8 @@ class HybridKVError(Exception):
     Notes
     -----
     Where one of these is raised, nothing has changed. Errors can be pickled and copied; a value that cannot be
-    pickled travels as its text.
+    pickled travels as its text. What objects of the caller raise while they are read (a mapping's items, an iterator,
+    an event) passes as it is; nothing has changed then either.
     """
 
     def __init__(self, field: str = "", expected: object = "", got: object = "", **context: object) -> None:

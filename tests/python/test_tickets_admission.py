@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -107,6 +108,48 @@ def test_an_admitted_request_finishes_in_the_pages_it_was_admitted_for(name: str
     run(ticket, tokens(300), ahead)
     assert ticket.tokens == 300
     ticket.close()
+    check_idle(cache)
+
+
+def freed_one(cache: Any, group: str, sequences: Iterable[Any]) -> bool:
+    """Evict one page of a group that is cached under no pin, as the user of a cache without an order does."""
+    for ids in sequences:
+        keys = hk.block_keys(ids, cache.spec.unit_tokens, identity=cache.spec.identity)
+        for block in range(len(cache.inspect(keys)[group])):
+            if cache.evict(keys, {group: [block]}) == 1:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("seed", range(4))
+def test_where_nothing_evicts_an_admitted_request_goes_on_once_its_user_has_evicted(name: str, seed: int) -> None:
+    unit, rules = SPECS[name]
+    draw = random.Random(seed)
+    ahead = draw.choice([7, 16, 40])
+    pages = {group: 2 * most for group, most in ample(rules, 300, step=ahead).items()}
+    cache = make_cache(
+        unit, rules, blocks=1024, pages=pages, admission=hk.Admission(step_tokens=ahead), eviction="none"
+    )
+    sequences = [tokens(300, start=1000 * i) for i in range(2)]
+    running = [(cache.admit(i, 300), ids) for i, ids in enumerate(sequences)]
+    short = 0
+    while running:
+        ticket, ids = draw.choice(running)
+        count = min(draw.randint(1, ahead), 300 - ticket.tokens)
+        try:
+            ticket.grow(count)
+        except hk.OutOfPages as error:
+            short += 1
+            assert cache.metrics().pages[error.pool].cached > 0
+            assert ticket.grown_tokens == ticket.tokens
+            assert freed_one(cache, error.pool, sequences)
+            continue
+        ticket.advance(ticket.tokens + count, ids[ticket.tokens : ticket.tokens + count])
+        if ticket.tokens == 300:
+            ticket.close()
+            running.remove((ticket, ids))
+    assert short > 0 or name in ("homogeneous", "all kinds")  # all of theirs is there at once
     check_idle(cache)
 
 

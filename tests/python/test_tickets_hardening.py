@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,3 +100,66 @@ def test_a_fill_whose_block_finds_no_place_is_done_with_it() -> None:
     third.publish()
     metrics = cache.metrics()
     assert (metrics.leaks, metrics.quarantined, metrics.pages["kv"].free) == (0, 0, 3)
+
+
+class Unreadable(Mapping[Any, Any], Sequence[Any]):  # type: ignore[misc]
+    """An object of the caller's that raises its own error wherever it is read."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise LookupError("mine")
+
+    def __iter__(self) -> Any:
+        raise LookupError("mine")
+
+    def __len__(self) -> int:
+        return 1
+
+    def __contains__(self, key: object) -> bool:
+        raise LookupError("mine")
+
+    def items(self) -> Any:
+        raise LookupError("mine")
+
+    keys = values = items
+
+
+READ_BY: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
+    "match": lambda cache, keys, ticket, fill, bad: cache.match(keys, formats=bad),
+    "match_at": lambda cache, keys, ticket, fill, bad: cache.match_at(keys, 16, formats=bad),
+    "reserve groups": lambda cache, keys, ticket, fill, bad: cache.reserve(keys, groups=bad),
+    "reserve formats": lambda cache, keys, ticket, fill, bad: cache.reserve(keys, formats=bad),
+    "reserve for a ticket": lambda cache, keys, ticket, fill, bad: cache.reserve(keys, groups=bad, ticket=ticket),
+    "insert": lambda cache, keys, ticket, fill, bad: cache.insert(keys, groups=bad),
+    "evict": lambda cache, keys, ticket, fill, bad: cache.evict(keys, bad),
+    "publish": lambda cache, keys, ticket, fill, bad: fill.publish(bad),
+    "admit groups": lambda cache, keys, ticket, fill, bad: cache.admit("b", 64, groups=bad),
+    "admit formats": lambda cache, keys, ticket, fill, bad: cache.admit("b", 64, formats=bad),
+    "graph widths": lambda cache, keys, ticket, fill, bad: cache.set_graph_widths(bad),
+    "grow": lambda cache, keys, ticket, fill, bad: ticket.grow(16, states=bad),
+    "advance states": lambda cache, keys, ticket, fill, bad: ticket.advance(32, range(16, 32), states=bad),
+    "advance wrote": lambda cache, keys, ticket, fill, bad: ticket.advance(32, range(16, 32), wrote=bad),
+}
+
+
+@pytest.mark.parametrize("name", READ_BY)
+def test_an_error_of_an_object_that_is_read_passes_and_nothing_has_changed(name: str) -> None:
+    cache = make_cache(16, {"kv": (hk.Prefix(), 16), "state": (hk.Checkpoint(), 16)}, blocks=16)
+    ticket = cache.admit("a", 64)
+    ticket.grow(16)
+    ticket.advance(16, range(16))
+    ticket.grow(16)
+    keys = hk.block_keys(range(100, 140), 16, identity=cache.spec.identity)
+    fill = cache.reserve(keys)
+
+    def seen() -> Any:
+        return cache.metrics(), cache.live(), ticket.tokens, ticket.grown_tokens, ticket.page_ids("kv").tolist()
+
+    before = seen()
+    with pytest.raises(LookupError, match="mine"):
+        READ_BY[name](cache, keys, ticket, fill, Unreadable())
+    assert seen() == before
+    ticket.advance(32, range(16, 32))
+    ticket.close()
+    fill.publish()
+    metrics = cache.metrics()
+    assert (metrics.leaks, metrics.quarantined) == (0, 0)

@@ -117,4 +117,13 @@ BUGS = [
         TICKET_FILLS,
         "its own request's loss",
     ),
+    Bug(
+        "own descriptors promised as room",
+        "descriptors that a fill needs itself count as those that can go for it: it evicts and is refused",
+        "csrc/cache/evict.cpp",
+        "  for (const DescriptorId id : but) wanted += can_go_whole(store_, id);\n",
+        "",
+        "alloc.eviction_test",
+        "descriptors that a fill needs itself",
+    ),
 ]

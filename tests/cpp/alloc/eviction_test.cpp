@@ -154,6 +154,35 @@ HKV_TEST("where descriptors are short they are freed, and a whole that needs too
   }
 }
 
+HKV_TEST("descriptors that a fill needs itself do not count as those that can go for it") {
+  for (const EvictionOrder order : {EvictionOrder::Lru, EvictionOrder::Usability}) {
+    World w(hybrid(40, 3), 3, order);
+    const std::vector<Selection> history = {Selection{true, {}}, Selection{}};
+    const std::vector<Selection> states = {Selection{}, Selection{true, {}}};
+    const auto fill_of = [&](const Chain& keys, const std::vector<Selection>& groups) {
+      return w.cache.reserve(keys, groups, w.cache.spec_formats(), nullptr);
+    };
+    auto first = fill_of(branch(1, 2), history);
+    w.cache.publish(*first, history);
+    auto other = w.reserve(branch(2, 1));  // its state may make room, its descriptor not: the block is being filled
+    w.cache.publish(*other, states);
+    bool refused = false;
+    try {
+      fill_of(branch(1, 3), states);  // beside both blocks of history, and a third descriptor
+    } catch (const OutOfPagesError& error) {
+      refused = error.pool == "blocks" && error.needed == 1 && error.free == 0;
+    }
+    EXPECT(refused);
+    EXPECT(w.has(branch(2, 1), 1, 0));
+    EXPECT_EQ(w.there(branch(1, 2), 0, 2), std::string("11"));
+    w.cache.abort(*other, false);
+    auto fill = fill_of(branch(1, 3), states);  // now the other's can go
+    EXPECT(!w.has(branch(2, 1), 1, 0));
+    w.cache.abort(*fill, false);
+    EXPECT(w.conserved());
+  }
+}
+
 HKV_TEST("random runs: conservation, nothing pinned goes, history is never cut, a refusal changes nothing") {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     const EvictionOrder order = seed % 3 == 0 ? EvictionOrder::Lru : EvictionOrder::Usability;

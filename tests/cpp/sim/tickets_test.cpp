@@ -11,7 +11,8 @@ constexpr std::int64_t unit = 4, longest = 20;
 
 Group group(const char* name, Rule rule, std::int64_t pages, std::int64_t block_units = 1) {
   Group g;
-  g.name = name, g.coverage = {rule, rule == Rule::Window ? unit : 0}, g.kind = rule == Rule::Window ? 2 : 0;
+  g.name = name, g.coverage = {rule, rule == Rule::Window ? unit : 0};
+  g.kind = rule == Rule::Prefix ? 0 : rule == Rule::Checkpoint ? 1 : 2;
   g.block_units = block_units, g.pages = pages, g.page_bytes = 64;
   return g;
 }
@@ -40,18 +41,29 @@ class Requests : public Program {
   std::unique_ptr<HybridCache> cache;
   std::unique_ptr<Ticket> ticket[2];
 
-  std::unique_ptr<Ticket> admit(std::int64_t tokens) {
+  std::unique_ptr<Ticket> admit(std::int64_t tokens, std::uint32_t used = ~0u) {
     AdmitQuestion question;
+    question.groups = used;
     question.start = root_;
     question.max_tokens = tokens;
     question.formats = cache->spec_formats();
     NotAdmitted refused;
     return cache->admit(question, refused);
   }
+  // A step of one unit, not settled; the states at its end are kept.
   void advance(Ticket& t, std::uint32_t name) {
     cache->grow(t, unit, {});
     t.keys.append(tokens_of(name, longest), t.advanced, unit);
-    cache->advance(t, t.advanced + unit, {}, 0, false);
+    cache->advance(t, t.advanced + unit, {}, cache->store().group_count(), false);
+  }
+  // Pages of one group for a prefix.
+  std::unique_ptr<Fill> reserve(std::uint32_t name, std::int64_t tokens, int group, Ticket* t = nullptr) {
+    return cache->reserve(chain(name, tokens), only(group), cache->spec_formats(), nullptr, t);
+  }
+  std::vector<Selection> only(int group) const {
+    std::vector<Selection> some(static_cast<std::size_t>(cache->store().group_count()));
+    some[static_cast<std::size_t>(group)].all = true;
+    return some;
   }
   void insert(std::uint32_t name, std::int64_t tokens) {
     const std::vector<Selection> all(static_cast<std::size_t>(cache->store().group_count()), {true, {}});
@@ -119,6 +131,70 @@ struct GrowBesideEvict : Requests {
   void thread(int self) override { cache->grow(*ticket[self], unit, {}); }
 };
 
+// A state that is published while another request asks to be admitted: what its owner may take next is promised
+// before the page can be evicted.
+struct StateBesideAdmit : Requests {
+  StateBesideAdmit() : Requests({group("kv", Rule::Prefix, 10), group("state", Rule::Checkpoint, 3)}) {}
+  void before() override {
+    ticket[0] = admit(longest);
+    advance(*ticket[0], 1);
+    HKV_MUST(cache->store().pool(1).free_count() == 1 && cache->admission().promised(1) == 0);
+  }
+  void thread(int self) override {
+    if (self == 0) {
+      cache->settle_advance(*ticket[0], unit, unit);
+    } else {
+      ticket[1] = admit(longest);
+    }
+  }
+};
+
+// A unit is published, pinned, while another's page of it becomes visible. That page is nobody's promise, and who comes
+// next may be admitted on it: the pin may not hold it then.
+struct PublishBesideFill : Requests {
+  PublishBesideFill() : Requests({group("kv", Rule::Prefix, 9), group("idx", Rule::Prefix, 4)}) {}
+  std::unique_ptr<Fill> fill;
+  void before() override {
+    fill = reserve(1, unit, 1);
+    ticket[0] = admit(unit);
+    advance(*ticket[0], 1);
+    HKV_MUST(cache->store().pool(1).free_count() == 2);
+  }
+  void thread(int self) override {
+    if (self == 0) {
+      cache->settle_advance(*ticket[0], unit, 0);
+    } else {
+      cache->publish(*fill, only(1));
+      ticket[1] = admit(3 * unit);
+    }
+  }
+};
+
+// A page of a request's fill is published while another request pins its unit for a group before it: it would not be
+// free, hence the right to another may not come back for it.
+struct FillBesidePublish : Requests {
+  FillBesidePublish() : Requests({group("kv", Rule::Prefix, 9), group("idx", Rule::Prefix, 1)}) {}
+  std::unique_ptr<Fill> fill;
+  void before() override {
+    ticket[0] = admit(unit);
+    fill = reserve(1, unit, 1, ticket[0].get());
+    ticket[1] = admit(unit, 1u);  // of kv alone
+    HKV_MUST(ticket[1] != nullptr);
+    advance(*ticket[1], 1);
+  }
+  void thread(int self) override {
+    if (self == 0) {
+      cache->publish(*fill, only(1));
+    } else {
+      cache->settle_advance(*ticket[1], unit, 0);
+    }
+  }
+  void after() override {
+    cache->abort(*fill, false);
+    Requests::after();
+  }
+};
+
 }  // namespace
 
 HKV_TEST("what slides out of a window is promised before it is free") {
@@ -127,6 +203,18 @@ HKV_TEST("what slides out of a window is promised before it is free") {
 
 HKV_TEST("a page on its way back to its pool is waited for by whoever was promised it") {
   sample<GrowBesideEvict>("grow beside evict", 20000);
+}
+
+HKV_TEST("a state is promised again before it can be evicted") {
+  search_all<StateBesideAdmit>("state beside admit", Every::State);
+}
+
+HKV_TEST("a pin holds no page that became visible while it was taken") {
+  search_interrupted<PublishBesideFill>("publish beside fill", 3);
+}
+
+HKV_TEST("the right to a page comes back only for one that nobody pins") {
+  search_interrupted<FillBesidePublish>("fill beside publish", 3);
 }
 
 }  // namespace hkv::sim
