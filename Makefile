@@ -66,6 +66,7 @@ help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHO
 	@$(PIP) install -q -c tests/constraints.txt -r build/requirements-models.txt
 	@touch $@
 
+PARALLEL := -n $(JOBS) --dist worksteal
 TEST_TOOLS := .venv/.package .venv/.tools $(if $(filter 1,$(TORCH)),.venv/.models)
 
 demo: .venv/.package .venv/.models  ## real models and real traces: a hash-hit rule, and what is usable
@@ -77,7 +78,7 @@ cpp: .venv/.made  ## build the C++ tests (PRESET=release, debug, asan-ubsan, tsa
 
 test: $(TEST_TOOLS) cpp  ## build everything, run the C++ and the Python tests (TORCH=1: with torch and transformers)
 	@ctest --preset $(PRESET) -LE relacy
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 bench: $(TEST_TOOLS)  ## measure (HYBRIDKV_BENCH_SMOKE=1: tiny)
 	@cmake --preset bench > build/configure-bench.log || { cat build/configure-bench.log; exit 1; }
@@ -100,7 +101,7 @@ stub: .venv/.package .venv/.tools  ## rewrite python/hybridkv/_core.pyi from the
 
 soak: $(TEST_TOOLS) cpp  ## long property and stress runs
 	@HYBRIDKV_SOAK=1 ctest --preset $(PRESET) -LE relacy
-	@HYBRIDKV_SOAK=1 $(PY) -m pytest $(ARGS)
+	@HYBRIDKV_SOAK=1 $(PY) -m pytest $(PARALLEL) $(ARGS)
 
 faults: .venv/.package .venv/.tools .venv/.models  ## break every state of a real model in every known way, the long form
 	@HYBRIDKV_SOAK=1 $(PY) -m pytest tests/python/test_faults*.py -m "soak or not soak" $(ARGS)

@@ -10,8 +10,9 @@ OPTIONAL = ("torch", "transformers", "vllm", "prometheus_client", "matplotlib", 
 
 
 def main() -> None:
-    """Import, match once, and look at what came in with it."""
+    """Import, match once, and look at what came in with it. Given HYBRIDKV_CUDA as the build had it."""
     import hybridkv as hk
+    from hybridkv import _core
 
     group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=256)
     window = hk.CacheGroup("window", hk.StateKind.WINDOW, hk.Window(32), page_bytes=256)
@@ -28,10 +29,15 @@ def main() -> None:
     cache.evict(keys, {"window": True})
     assert cache.match(keys).outcome is hk.Outcome.FALSE_HIT
 
+    image_bytes = _core.cuda_facts()["image_bytes"]
+    assert sys.argv[1] == "AUTO" or image_bytes == 0, f"built with {sys.argv[1]}, {image_bytes} bytes of kernels"
+
     imported = [name for name in OPTIONAL if name in sys.modules]
     assert not imported, f"import hybridkv brought {imported}"
     installed = sorted(d.metadata["Name"] for d in metadata.distributions())
-    print(f"Python {sys.version.split()[0]} with {', '.join(installed)}: a match works, no extra imported")
+    print(
+        f"Python {sys.version.split()[0]} with {', '.join(installed)}: a match works, no extra imported, {image_bytes} bytes of CUDA kernels"
+    )
 
 
 if __name__ == "__main__":

@@ -319,6 +319,16 @@ def test_a_header_of_any_length_is_bounded(small: bytes) -> None:
         assert (why.code, why.field) == ("malformed", "header")
 
 
+def test_a_shape_of_other_things_than_numbers_has_no_size(small: bytes) -> None:
+    """A product of a number and a list is that list repeated: by 2**28, more memory than there is."""
+    manifest = manifest_of(small)
+    manifest["parts"][0]["shape"] = [2**28, [None]]
+    with pytest.raises(TypeError):
+        image_bytes._header(manifest)
+    header = json.dumps({"__metadata__": {image_bytes.KEY: json.dumps(manifest)}}).encode()
+    assert refusal_of(framed(header, payload_of(small))).code == "malformed"
+
+
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

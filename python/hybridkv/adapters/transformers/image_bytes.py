@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -142,7 +143,8 @@ def _format_entry(made: KvFormat) -> dict[str, Any]:
 
 
 def _nbytes(entry: Mapping[str, Any]) -> int:
-    return int(math.prod(entry["shape"]) * DTYPES[entry["dtype"]][0].itemsize)
+    # Numbers alone: a product with a list is a list as often repeated.
+    return math.prod(map(operator.index, entry["shape"])) * DTYPES[entry["dtype"]][0].itemsize
 
 
 def _read_header(view: memoryview) -> bytes:
