@@ -34,10 +34,9 @@ def main() -> None:
 
     imported = [name for name in OPTIONAL if name in sys.modules]
     assert not imported, f"import hybridkv brought {imported}"
-    installed = sorted(d.metadata["Name"] for d in metadata.distributions())
-    print(
-        f"Python {sys.version.split()[0]} with {', '.join(installed)}: a match works, no extra imported, {image_bytes} bytes of CUDA kernels"
-    )
+    installed = ", ".join(sorted(d.metadata["Name"] for d in metadata.distributions()))
+    print(f"Python {sys.version.split()[0]} with {installed}: a match works, no extra imported")
+    print(f"{image_bytes} bytes of CUDA kernels (HYBRIDKV_CUDA={sys.argv[1]})")
 
 
 if __name__ == "__main__":
