@@ -36,7 +36,7 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.tree, self.build = folder / "tree", folder / "cmake"
         self._copy()
-        options = ["-DHYBRIDKV_TESTS=ON", "-DHYBRIDKV_PYTHON=OFF", "-DCMAKE_BUILD_TYPE=Debug"]
+        options = ["-DHYBRIDKV_TESTS=ON", "-DHYBRIDKV_PYTHON=OFF", "-DHYBRIDKV_CUDA=OFF", "-DCMAKE_BUILD_TYPE=Debug"]
         if shutil.which("ninja"):
             options.append("-GNinja")
         configure = ["cmake", "-S", self.tree, "-B", self.build, "-DCMAKE_CXX_FLAGS_DEBUG=-O1", *options]
