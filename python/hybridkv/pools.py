@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ _TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64",
 _TORCH_DTYPES["torch.bfloat16"] = "uint16"
 
 
-@dataclass(frozen=True)
-class ArrayFacts:
+class ArrayFacts(NamedTuple):
     """Where an array lies: address, shape, strides in bytes, dtype, and what may be done to it.
 
     `device` is the number of its CUDA device where the array tells it, else None.
@@ -42,8 +41,7 @@ class ArrayFacts:
     device: int | None = None
 
 
-@dataclass(frozen=True)
-class PoolArray:
+class PoolArray(NamedTuple):
     """One array of a pool, [[pages, page_bytes]] in bytes.
 
     Attributes
@@ -109,7 +107,7 @@ def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) 
             raise ArgumentError(f"arrays[{number}]", f"at least {pages} pages", f"{array.pages} pages")
         if array.page_bytes < need:
             raise ArgumentError(f"arrays[{number}]", f"pages of at least {need} bytes", f"{array.page_bytes} bytes")
-        made.append(PoolArray(**{**array.__dict__, "page_bytes": need}))
+        made.append(array._replace(page_bytes=need))
     if len({array.host for array in made}) != 1:
         raise ArgumentError("arrays", "arrays on one device", "host and device arrays")
     return made
@@ -123,7 +121,7 @@ def array_facts(name: str, item: Any) -> ArrayFacts:
     name : str
         The argument, for the refusal.
     item : array
-        numpy, torch, DLPack, ``__array_interface__`` or ``__cuda_array_interface__``.
+        numpy, torch, DLPack, ``__array_interface__`` or ``__cuda_array_interface__``; or what was read of one before.
 
     Returns
     -------
@@ -145,6 +143,8 @@ def array_facts(name: str, item: Any) -> ArrayFacts:
 
 def _facts(name: str, item: Any) -> ArrayFacts:
     if not isinstance(item, np.ndarray):
+        if isinstance(item, ArrayFacts):
+            return item
         if is_torch(item):  # before its interfaces, which refuse gradients and dtypes that numpy lacks
             return _torch_facts(name, item)
         interface = getattr(item, "__cuda_array_interface__", None)
@@ -174,14 +174,25 @@ def is_torch(item: Any) -> bool:
 
 def _torch_facts(name: str, item: Any) -> ArrayFacts:
     """Read a tensor without DLPack, which numpy takes for no dtype of its own (bfloat16, float8)."""
-    if item.device.type not in ("cpu", "cuda"):
-        raise ArgumentError(name, "a tensor of the CPU or of CUDA", f"a tensor on {item.device}")
-    width = int(item.element_size())
-    known = _TORCH_DTYPES.get(str(item.dtype))
-    dtype = np.dtype((np.void, width)) if known is None else np.dtype(known)
-    strides = tuple(stride * width for stride in item.stride())
-    host = item.device.type == "cpu"
-    return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, host, True, item, item.device.index)
+    device = item.device
+    host = device.type == "cpu"
+    if not host and device.type != "cuda":
+        raise ArgumentError(name, "a tensor of the CPU or of CUDA", f"a tensor on {device}")
+    dtype = torch_dtype(item)
+    width = dtype.itemsize
+    strides = tuple([stride * width for stride in item.stride()])
+    return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, host, True, item, device.index)
+
+
+def torch_dtype(item: Any) -> np.dtype[Any]:
+    """Return the dtype of a tensor, as far as kernels tell them apart."""
+    return _torch_dtype(item.dtype, item.element_size())
+
+
+@lru_cache(maxsize=64)
+def _torch_dtype(dtype: object, width: int) -> np.dtype[Any]:
+    known = _TORCH_DTYPES.get(str(dtype))
+    return np.dtype((np.void, width)) if known is None else np.dtype(known)
 
 
 def _dlpack_facts(item: Any) -> ArrayFacts:
@@ -238,7 +249,15 @@ def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
     if strides[0] < extent and shape[0] > 1:
         raise ArgumentError(name, f"a page stride of at least {extent} bytes", strides[0])
     row_stride = strides[1] if len(shape) == 3 else 0
-    reach = address + shape[0] * max(strides[0], page_bytes)
-    if not 0 <= address <= reach < _ADDRESSES or not -_ADDRESSES <= strides[0] < _ADDRESSES:
-        raise ArgumentError(name, "memory within 63 bits of address", f"{reach - address} bytes at {address}")
-    return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, facts.keepalive)
+    if not -_ADDRESSES <= strides[0] < _ADDRESSES:
+        raise ArgumentError(name, "a page stride within 63 bits", strides[0])
+    array = PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, facts.keepalive)
+    check_reach(name, array)
+    return array
+
+
+def check_reach(name: str, array: PoolArray) -> None:
+    """Refuse pages that no address reaches."""
+    base, extent = array.base, array.pages * max(array.stride, array.page_bytes)
+    if not 0 <= base <= base + extent < _ADDRESSES:
+        raise ArgumentError(name, "memory within 63 bits of address", f"{extent} bytes at {base}")
