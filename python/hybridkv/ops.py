@@ -126,11 +126,12 @@ def gather(
     >>> out.tolist()
     [[4, 5], [0, 0], [0, 1]]
     """
-    if missing not in ("zeros", "skip"):
-        raise KernelContract("missing", "'zeros' or 'skip'", repr(missing))
-    each = _each("out", pools, page_ids, out, rows, layout, handouts, status, null_page)
-    calls = [_copy_call(arguments, "out", missing == "zeros") for arguments in each]
-    _run("gather", calls, threads, stream)
+    _run(
+        "gather",
+        check_gather(pools, page_ids, out, rows, layout, handouts, status, missing, null_page),
+        threads,
+        stream,
+    )
 
 
 def scatter(
@@ -155,9 +156,7 @@ def scatter(
     KernelContract
         Naming argument, expected and got. Nothing has been written.
     """
-    each = _each("src", pools, page_ids, src, rows, layout, handouts, status, null_page)
-    calls = [_copy_call(arguments, "src", False) for arguments in each]
-    _run("scatter", calls, threads, stream)
+    _run("scatter", check_scatter(src, pools, page_ids, rows, layout, handouts, status, null_page), threads, stream)
 
 
 def fingerprint(
@@ -180,8 +179,32 @@ def fingerprint(
     KernelContract
         Naming argument, expected and got. Nothing has been written.
     """
+    _run("fingerprint", check_fingerprint(pools, page_ids, out, layout, null_page), threads, stream)
+
+
+def check_gather(
+    pools: Any, page_ids: Any, out: Any, rows: Any, layout: Any, handouts: Any, status: Any, missing: str,
+    null_page: Any,
+) -> list[KernelCall]:  # fmt: skip
+    """Check what :func:`gather` takes, each array by itself."""
+    if missing not in ("zeros", "skip"):
+        raise KernelContract("missing", "'zeros' or 'skip'", repr(missing))
+    each = _each("out", pools, page_ids, out, rows, layout, handouts, status, null_page)
+    return [_copy_call(arguments, "out", missing == "zeros") for arguments in each]
+
+
+def check_scatter(
+    src: Any, pools: Any, page_ids: Any, rows: Any, layout: Any, handouts: Any, status: Any, null_page: Any
+) -> list[KernelCall]:
+    """Check what :func:`scatter` takes, each array by itself."""
+    each = _each("src", pools, page_ids, src, rows, layout, handouts, status, null_page)
+    return [_copy_call(arguments, "src", False) for arguments in each]
+
+
+def check_fingerprint(pools: Any, page_ids: Any, out: Any, layout: Any, null_page: Any) -> list[KernelCall]:
+    """Check what :func:`fingerprint` takes, each array by itself."""
     each = _each("out", pools, page_ids, out, None, layout, None, None, null_page)
-    _run("fingerprint", [_fingerprint_call(arguments) for arguments in each], threads, stream)
+    return [_fingerprint_call(arguments) for arguments in each]
 
 
 def _each(

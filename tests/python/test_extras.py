@@ -69,7 +69,7 @@ def test_what_is_there_is_not_missed() -> None:
 def test_the_extras_that_are_named_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = project["optional-dependencies"]
-    for need in (*extras.MODELS, *extras.TRANSFORMERS, *extras.PICTURE):
+    for need in (*extras.MODELS, *extras.TRANSFORMERS, *extras.TORCH, *extras.PICTURE):
         package = need.module.partition(".")[0]
         assert any(requirement.startswith(package) for requirement in declared[need.extra])
     for name, requirements in declared.items():

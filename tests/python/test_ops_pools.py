@@ -53,7 +53,7 @@ def test_one_array_is_no_list_of_one() -> None:
     hk.ops.gather(hk.ops.Pools(array), IDS, np.empty((3, 256), np.uint8))
     hk.ops.gather(hk.ops.Pools([array]), IDS, np.empty((1, 3, 256), np.uint8))
     for pools, lead in ((hk.ops.Pools(array), (1, 3)), (hk.ops.Pools([array]), (3,))):
-        with pytest.raises(KernelContract, match="^out:"):
+        with pytest.raises(KernelContract, match=r"^out:"):
             hk.ops.gather(pools, IDS, np.empty((*lead, 256), np.uint8))
 
 
@@ -64,7 +64,7 @@ def test_their_layout_is_theirs() -> None:
     hk.ops.gather(pools, ids, ours, rows=rows)
     hk.ops.gather(array, ids, theirs, rows=rows, layout=layout)
     assert np.array_equal(ours, theirs) and ours.any()
-    with pytest.raises(KernelContract, match="^layout: expected None, since these Pools have theirs"):
+    with pytest.raises(KernelContract, match=r"^layout: expected None, since these Pools have theirs"):
         hk.ops.gather(pools, ids, ours, rows=rows, layout=layout)
 
 
@@ -115,7 +115,7 @@ def test_pools_of_no_pages_hold_nothing() -> None:
     out = np.full((2, 1, 64), 5, np.uint8)
     hk.ops.gather(pools, none, out)
     assert not out.any()
-    with pytest.raises(KernelContract, match="^page_ids"):
+    with pytest.raises(KernelContract, match=r"^page_ids"):
         hk.ops.gather(pools, np.zeros(1, np.int32), out)
 
 
