@@ -97,8 +97,8 @@ def compress_tail(
     ids, requests = inputs.get("page_ids"), inputs["positions"].shape[0]
     frequencies = None if rope is None else _frequencies(rope)
     call = (
-        _core_rows(values), _core_rows(scores), values.shape[0], int(min(ratio, _POSITIONS)), bool(overlap), weight.shape[0],
-        _core_rows(weight), float(eps),
+        _core_rows(values), _core_rows(scores), values.shape[0], int(min(ratio, _POSITIONS)), bool(overlap),
+        weight.shape[0], _core_rows(weight), float(eps),
         (0, 0, True) if rope is None or frequencies is None else (frequencies.ctypes.data, rope.dims, rope.interleaved),
         _core_format(row_format), (pages.address, pages.strides[0], pages.shape[0]),
         _core_ring(rings.get("carry")), _core_ring(rings.get("new_carry")), requests, _core_list(inputs["starts"]),

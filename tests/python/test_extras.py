@@ -75,3 +75,10 @@ def test_the_extras_that_are_named_are_declared() -> None:
     for name, requirements in declared.items():
         for requirement in requirements:
             assert ">=" in requirement and ",<" in requirement, f"{name}: {requirement} has no floor or no ceiling"
+
+
+def test_the_ops_of_torch_name_the_extra_to_install() -> None:
+    run = without_extras("import hybridkv.adapters.torch_ops")
+    assert run.stderr.splitlines()[-1] == (
+        "ImportError: hybridkv.adapters.torch_ops: torch not installed: pip install 'hybridkv[torch]'"
+    )
