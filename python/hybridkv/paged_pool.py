@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hybridkv.errors import ArgumentError, KernelContract
 from hybridkv.kernel_arguments import Access, Span, check_base, integer, kernel_facts, one_place
 from hybridkv.page_rows import PageRows
-from hybridkv.pools import ArrayFacts, PoolArray, check_reach, pool_array
+from hybridkv.pools import ADDRESSES, ArrayFacts, PoolArray, pool_array
 
 _WIDEST_LOAD = 16  # bytes of one load that alignment is asked for
 
@@ -179,40 +179,46 @@ def _read(suffix: str, pools: Any, layout: PageRows | None) -> PagedPool:
     arrays: list[ArrayFacts] = []
     layers: list[tuple[int, int]] = []
     first: tuple[PoolArray, _RowNumbers] | None = None
-    unit, together = 0, True
+    alike: tuple[object, ...] = ()
     for number, item in enumerate(items):
         name = f"{argument}[{number}]" if listed else argument
         facts = kernel_facts(name, item)
-        array, rows = _paged(name, suffix, facts, layout, arrays, first)
-        if first is None:
-            first = (array, rows)
-        elif (first[0].pages, first[1]) != (array.pages, rows):
-            got = f"{array.pages} pages of rows {rows}"
-            raise KernelContract(name, f"as the first: {first[0].pages} pages of rows {first[1]}", got)
-        unit = gcd(unit, array.base, array.stride if array.pages > 1 else 0)
+        if first is None or facts[1:4] != alike:
+            array, rows = _paged(name, suffix, facts, layout)
+            if first is None:
+                first, alike = (array, rows), facts[1:4]
+            elif (first[0].pages, first[1]) != (array.pages, rows):
+                got = f"{array.pages} pages of rows {rows}"
+                raise KernelContract(name, f"as the first: {first[0].pages} pages of rows {first[1]}", got)
+            layers.append((array.base, array.stride))
+        else:  # shape, strides and dtype of the first: only where it lies has to be looked at
+            _check_place(name, facts.address, first[0])
+            layers.append((facts.address, first[0].stride))
         arrays.append(facts)
-        layers.append((array.base, array.stride))
-        together = together and (facts.host, facts.device) == (arrays[0].host, arrays[0].device)
     assert first is not None
     pages, rows = first[0].pages, first[1]
-    place = (arrays[0].host, arrays[0].device) if together and pages else None
-    return PagedPool(argument, layers, rows, pages, listed, arrays, unit, _reach(layers, pages, rows), place)
+    steps = [stride for _, stride in layers] if pages > 1 else []
+    place = (arrays[0].host, arrays[0].device)
+    together = pages > 0 and all((facts.host, facts.device) == place for facts in arrays)
+    return PagedPool(
+        argument, layers, rows, pages, listed, arrays, gcd(*(base for base, _ in layers), *steps),
+        _reach(layers, pages, rows), place if together else None,
+    )  # fmt: skip
 
 
-def _paged(
-    name: str, suffix: str, facts: ArrayFacts, layout: PageRows | None, before: list[ArrayFacts],
-    first: tuple[PoolArray, _RowNumbers] | None,
-) -> tuple[PoolArray, _RowNumbers]:  # fmt: skip
-    """Check one array; of one that is as the first in all but its address, no more than that."""
+def _paged(name: str, suffix: str, facts: ArrayFacts, layout: PageRows | None) -> tuple[PoolArray, _RowNumbers]:
     try:
-        if first is not None and (facts.shape, facts.strides, facts.dtype) == before[0][1:4]:
-            array = first[0]._replace(base=facts.address)
-            check_reach(name, array)
-            return array, first[1]
         array = pool_array(name, facts)
     except ArgumentError as error:
         raise KernelContract(error.field, error.expected, error.got) from error
     return array, _page_rows(name, suffix, facts.shape, array, layout)
+
+
+def _check_place(name: str, address: int, like: PoolArray) -> None:
+    """Refuse pages that no address reaches."""
+    extent = like.pages * max(like.stride, like.page_bytes)
+    if not 0 <= address <= ADDRESSES - 1 - extent:
+        raise KernelContract(name, "memory within 63 bits of address", f"{extent} bytes at {address}")
 
 
 def _reach(layers: list[tuple[int, int]], pages: int, rows: _RowNumbers) -> Reach:

@@ -17,7 +17,8 @@ from hybridkv.group import CacheGroup
 
 _CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
 _DLPACK_KINDS = {0: "i", 1: "u"}  # kDLInt, kDLUInt; of others only the width counts
-_ADDRESSES = 2**63  # no address, extent or stride is as large
+ADDRESSES = 2**63
+"""No address, extent or stride is as large."""
 
 
 # Those that kernels tell apart; of others only the width counts. numpy has no bfloat16: uint16 holds its bits.
@@ -211,7 +212,7 @@ def _device_facts(name: str, interface: Any, item: Any) -> ArrayFacts:
     if dtype.hasobject or dtype.itemsize == 0:
         raise ArgumentError(name, "bytes of a page", f"typestr {interface['typestr']!r}")
     shape = tuple(index(extent) for extent in interface["shape"])
-    if any(not 0 <= extent < _ADDRESSES for extent in shape):
+    if any(not 0 <= extent < ADDRESSES for extent in shape):
         raise ArgumentError(name, "extents, 0 or more", f"shape {shape}")
     told = interface.get("strides")
     strides = dense_strides(shape, dtype.itemsize) if told is None else tuple(index(stride) for stride in told)
@@ -249,15 +250,7 @@ def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
     if strides[0] < extent and shape[0] > 1:
         raise ArgumentError(name, f"a page stride of at least {extent} bytes", strides[0])
     row_stride = strides[1] if len(shape) == 3 else 0
-    if not -_ADDRESSES <= strides[0] < _ADDRESSES:
-        raise ArgumentError(name, "a page stride within 63 bits", strides[0])
-    array = PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, facts.keepalive)
-    check_reach(name, array)
-    return array
-
-
-def check_reach(name: str, array: PoolArray) -> None:
-    """Refuse pages that no address reaches."""
-    base, extent = array.base, array.pages * max(array.stride, array.page_bytes)
-    if not 0 <= base <= base + extent < _ADDRESSES:
-        raise ArgumentError(name, "memory within 63 bits of address", f"{extent} bytes at {base}")
+    reach = address + shape[0] * max(strides[0], page_bytes)
+    if not 0 <= address <= reach < ADDRESSES or not -ADDRESSES <= strides[0] < ADDRESSES:
+        raise ArgumentError(name, "memory within 63 bits of address", f"{reach - address} bytes at {address}")
+    return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, facts.keepalive)

@@ -179,3 +179,18 @@ def test_overlaps_are_those_of_every_pair(seed: int) -> None:
         with pytest.raises(KernelContract, match="apart"):
             refuse_overlaps(pools, spans, into_pools=into_pools)
     assert min(counts) > 60
+
+
+@pytest.mark.parametrize("address", [-1, 2**63 - 256])
+def test_a_layer_that_no_address_reaches(address: int) -> None:
+    """The second layer is as the first in all else, and is looked at nevertheless."""
+
+    class At:
+        """Device memory by its address."""
+
+        def __init__(self, at: int) -> None:
+            self.__cuda_array_interface__ = {"shape": (4, 64), "typestr": "|u1", "data": (at, False), "version": 3}
+
+    with pytest.raises(KernelContract, match="63 bits") as refused:
+        hk.ops.Pools([At(1 << 32), At(address)])
+    assert refused.value.argument == "pools[1]"
