@@ -62,9 +62,9 @@ def no_stream(stream: object) -> None:
 
 
 def _is_contiguous(facts: ArrayFacts) -> bool:
-    if prod(facts.shape) == 0:
-        return True
     dense = dense_strides(facts.shape, facts.dtype.itemsize)
+    if facts.strides == dense or prod(facts.shape) == 0:
+        return True
     sides = zip(facts.shape, facts.strides, dense, strict=True)
     return all(extent == 1 or stride == wanted for extent, stride, wanted in sides)
 

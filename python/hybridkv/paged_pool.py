@@ -23,6 +23,18 @@ class Reach(NamedTuple):
     starts: list[int]
     ends: list[int]
 
+    @classmethod
+    def over(cls, layers: list[tuple[int, int]], pages: int, rows: _RowNumbers) -> Reach:
+        """Return where arrays of so many pages lie."""
+        if not pages:
+            return cls([], [])
+        starts, ends, furthest = [], [], 0
+        for base, stride in sorted(layers):
+            furthest = max(furthest, base + _array_bytes(pages, stride, rows))
+            starts.append(base)
+            ends.append(furthest)
+        return cls(starts, ends)
+
     def touches(self, start: int, end: int) -> bool:
         """Say whether one of the spans shares memory with one that is not empty."""
         before = bisect_left(self.starts, end)
@@ -202,7 +214,7 @@ def _read(suffix: str, pools: Any, layout: PageRows | None) -> PagedPool:
     together = pages > 0 and all((facts.host, facts.device) == place for facts in arrays)
     return PagedPool(
         argument, layers, rows, pages, listed, arrays, gcd(*(base for base, _ in layers), *steps),
-        _reach(layers, pages, rows), place if together else None,
+        Reach.over(layers, pages, rows), place if together else None,
     )  # fmt: skip
 
 
@@ -219,17 +231,6 @@ def _check_place(name: str, address: int, like: PoolArray) -> None:
     extent = like.pages * max(like.stride, like.page_bytes)
     if not 0 <= address <= ADDRESSES - 1 - extent:
         raise KernelContract(name, "memory within 63 bits of address", f"{extent} bytes at {address}")
-
-
-def _reach(layers: list[tuple[int, int]], pages: int, rows: _RowNumbers) -> Reach:
-    if not pages:
-        return Reach([], [])
-    starts, ends, furthest = [], [], 0
-    for base, stride in sorted(layers):
-        furthest = max(furthest, base + _array_bytes(pages, stride, rows))
-        starts.append(base)
-        ends.append(furthest)
-    return Reach(starts, ends)
 
 
 def _array_bytes(pages: int, stride: int, rows: _RowNumbers) -> int:

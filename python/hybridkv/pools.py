@@ -237,10 +237,11 @@ def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
     if len(shape) < 2:
         raise ArgumentError(name, "at least two dimensions [[pages, page_bytes]]", f"shape {shape}")
     dense = dense_strides(shape[1:], width)
-    # Where nobody steps, whoever made the array may have put any stride.
-    apart = zip(shape[1:], facts.strides[1:], dense, strict=True)
-    inner = (stride if extent > 1 and 0 not in shape else wanted for extent, stride, wanted in apart)
-    strides = (facts.strides[0], *inner)
+    strides = facts.strides
+    if strides[1:] != dense:  # where nobody steps, whoever made the array may have put any stride
+        apart = zip(shape[1:], strides[1:], dense, strict=True)
+        inner = (stride if extent > 1 and 0 not in shape else wanted for extent, stride, wanted in apart)
+        strides = (strides[0], *inner)
     page_bytes = math.prod(shape[1:]) * width
     # Rows may be padded (a fact that match reports); what is inside a row may not.
     rows_apart = len(shape) == 3 and strides[2] == width and strides[1] >= dense[0]

@@ -127,14 +127,11 @@ def test_tensors() -> None:
     assert out[:, 0, 0].tolist() == [0.0, 1.0, 2.0]
 
 
-def a_pool(name: str, bases: list[int], pages: int, stride: int, page_bytes: int) -> PagedPool:
-    facts = ArrayFacts(0, (pages, page_bytes), (stride, 1), np.dtype(np.uint8), True, True, None)
-    starts = sorted(bases)
-    reach = (pages - 1) * stride + page_bytes
-    return PagedPool(
-        name, [(base, stride) for base in bases], (1, page_bytes, page_bytes, 0, page_bytes), pages, True,
-        [facts] * len(bases), 1, Reach(starts, [start + reach for start in starts]), (True, None),
-    )  # fmt: skip
+def a_pool(name: str, layers: list[tuple[int, int]], pages: int, page_bytes: int) -> PagedPool:
+    facts = ArrayFacts(0, (pages, page_bytes), (page_bytes, 1), np.dtype(np.uint8), True, True, None)
+    rows, place = (1, page_bytes, page_bytes, 0, page_bytes), (True, None)
+    reach = Reach.over(layers, pages, rows)
+    return PagedPool(name, layers, rows, pages, True, [facts] * len(layers), 1, reach, place)
 
 
 def shared(pools: list[PagedPool], spans: list[Span], into_pools: bool) -> bool:
@@ -162,9 +159,12 @@ def test_overlaps_are_those_of_every_pair(seed: int) -> None:
     counts = [0, 0]
     for _ in range(400):
         pools = [
-            a_pool(f"p{n}", [rng.randrange(4000) for _ in range(rng.randint(1, 4))], rng.randint(1, 3), 40, 32)
+            a_pool(
+                f"p{n}", [(rng.randrange(4000), rng.choice([32, 40, 300])) for _ in range(rng.randint(1, 4))],
+                rng.randint(0, 3), 32,
+            )
             for n in range(rng.randint(1, 2))
-        ]
+        ]  # fmt: skip
         spans = []
         for n in range(rng.randint(1, 5)):
             start = rng.randrange(4000)
