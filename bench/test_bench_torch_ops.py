@@ -39,12 +39,13 @@ def compared(timer, head: str, calls: dict[str, Callable[[], object]]) -> None:
 def test_a_small_gather(timer):
     pool, ids = torch.zeros((64, 4096), dtype=torch.uint8), torch.arange(4)
     out, pools = torch.empty((4, 4096), dtype=torch.uint8), hk.ops.Pools(pool)
+    listed = out[None]
     with torch.no_grad():
         compared(timer, "4 pages of 4 KiB", {
             "index_select(out=)": lambda: torch.index_select(pool, 0, ids, out=out),
             "hk.ops.gather": lambda: hk.ops.gather(pool, ids, out),
             "hk.ops.gather of Pools": lambda: hk.ops.gather(pools, ids, out),
-            "torch.ops gather_out": lambda: OPS.gather_out([pool], ids, out[None]),
+            "torch.ops gather_out": lambda: OPS.gather_out([pool], ids, listed),
             "torch.ops gather": lambda: OPS.gather([pool], ids),
         })  # fmt: skip
 

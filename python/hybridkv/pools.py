@@ -169,8 +169,14 @@ def _facts(name: str, item: Any) -> ArrayFacts:
 
 
 def is_torch(item: Any) -> bool:
-    """Say whether an array is a tensor of torch, without importing it."""
-    return type(item).__module__.partition(".")[0] == "torch" and hasattr(item, "data_ptr")
+    """Say whether an array is a tensor of torch, of a class of its own too, without importing it."""
+    kind: Any = type(item)
+    return _is_tensor_class(kind)
+
+
+@lru_cache(maxsize=256)
+def _is_tensor_class(kind: type) -> bool:
+    return hasattr(kind, "data_ptr") and any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
 
 
 def _torch_facts(name: str, item: Any) -> ArrayFacts:
@@ -179,10 +185,14 @@ def _torch_facts(name: str, item: Any) -> ArrayFacts:
     host = device.type == "cpu"
     if not host and device.type != "cuda":
         raise ArgumentError(name, "a tensor of the CPU or of CUDA", f"a tensor on {device}")
-    dtype = torch_dtype(item)
+    address, shape, dtype = item.data_ptr(), tuple(item.shape), torch_dtype(item)
+    if address == 0 and 0 not in shape:  # a storage that was given back, zeros that are none
+        raise ArgumentError(name, "a tensor that has memory", "one without")
+    if item.is_neg() or item.is_conj():
+        raise ArgumentError(name, "bytes that are the values (tensor.resolve_neg(), resolve_conj())", "a lazy view")
     width = dtype.itemsize
     strides = tuple([stride * width for stride in item.stride()])
-    return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, host, True, item, device.index)
+    return ArrayFacts(address, shape, strides, dtype, host, True, item, device.index)
 
 
 def torch_dtype(item: Any) -> np.dtype[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs in the ops of torch; what catches them needs torch."""
+"""Bugs in the ops of torch and in the reading of tensors; what catches them needs torch."""
 
 from __future__ import annotations
 
@@ -115,6 +115,24 @@ BUGS = [
         "ops.gather(checked, page_ids, out, rows=rows, null_page=null_page,",
         "ops.gather(checked, page_ids, out, rows=rows,",
         f"{OPS}::test_the_bytes_are_those_of_numpy",
+        needs="torch",
+    ),
+    Bug(
+        "lazy view taken for its values",
+        "bytes of a tensor that stands for their conjugates are moved as they are",
+        "python/hybridkv/pools.py",
+        "if item.is_neg() or item.is_conj():",
+        "if item.is_neg():",
+        "tests/python/test_ops_arrays.py::test_tensors_whose_bytes_are_not_where_or_what_they_seem",
+        needs="torch",
+    ),
+    Bug(
+        "tensors of torch's own classes alone",
+        "a tensor of an engine's subclass is read through DLPack, which lacks dtypes",
+        "python/hybridkv/pools.py",
+        'any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)',
+        'kind.__module__.partition(".")[0] == "torch"',
+        "tests/python/test_ops_arrays.py::test_tensors_of_a_class_of_its_own",
         needs="torch",
     ),
 ]
