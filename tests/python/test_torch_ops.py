@@ -22,7 +22,7 @@ import hybridkv
 import torch_op_samples as samples
 from hybridkv import KernelContract
 from hybridkv.adapters import torch_ops
-from hybridkv.adapters.torch_ops.numbers import layout_of, row_format_of
+from hybridkv.adapters.torch_ops.arguments import layout_of, row_format_of
 from hybridkv.reference import PUBLISHED
 from torch_op_samples import CASES, SAMPLES, Sample, as_bytes, ids, some
 

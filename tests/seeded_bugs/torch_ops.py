@@ -93,7 +93,7 @@ BUGS = [
     Bug(
         "YaRN left out",
         "the frequencies of a rotation are those without YaRN",
-        f"{ROOM}/numbers.py",
+        f"{ROOM}/arguments.py",
         "yarn = None if factor is None else",
         "yarn = None if factor else",
         f"{OPS}::test_the_bytes_are_those_of_numpy",
@@ -102,7 +102,7 @@ BUGS = [
     Bug(
         "default of a layout taken for a number",
         "a row stride of -1 is one, not the default",
-        f"{ROOM}/numbers.py",
+        f"{ROOM}/arguments.py",
         "None if number == _DEFAULT else number for number in numbers",
         "None if number is None else number for number in numbers",
         f"{OPS}::test_the_bytes_are_those_of_numpy",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hybridkv.extras import TORCH, importing
 
 with importing(__name__, TORCH):
-    from hybridkv.adapters.torch_ops.numbers import schema_arguments
+    from hybridkv.adapters.torch_ops.arguments import schema_arguments
     from hybridkv.adapters.torch_ops.registered import NAMES
 
 __all__ = ["NAMES", "schema_arguments"]

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from hybridkv import ops
 from hybridkv.adapters.torch_ops import shapes
+from hybridkv.adapters.torch_ops.arguments import layout_of, rope_of, row_format_of
 from hybridkv.adapters.torch_ops.gradients import refuse_gradients, refuse_gradients_of, written
-from hybridkv.adapters.torch_ops.numbers import layout_of, rope_of, row_format_of
 
 NAMES = ("gather", "gather_out", "scatter", "fingerprint", "fingerprint_out", "compress_tail")
 """Ops under ``torch.ops.hybridkv``."""

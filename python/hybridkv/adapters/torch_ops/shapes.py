@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hybridkv import ops
+from hybridkv.adapters.torch_ops.arguments import layout_of, rope_of, row_format_of
 from hybridkv.adapters.torch_ops.gradients import refuse_gradients, refuse_gradients_of
-from hybridkv.adapters.torch_ops.numbers import layout_of, rope_of, row_format_of
 from hybridkv.errors import KernelContract
 from hybridkv.kernel_arguments import thread_count
 from hybridkv.page_rows import PageRows
