@@ -249,6 +249,13 @@ def test_layouts_and_row_formats_there_and_back() -> None:
         assert row_format_of(torch_ops.schema_arguments(row_format=row_format)["row_format"]) == row_format
 
 
+def test_the_check_for_devices_passes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "gpu"))
+    import device_torch_ops
+
+    assert device_torch_ops.ops("cpu").startswith("3 layers")
+
+
 REGISTERED = """
 import sys, hybridkv
 assert "torch" not in sys.modules and "hybridkv.adapters.torch_ops" not in sys.modules
