@@ -114,6 +114,32 @@ def test_a_graph_whose_sizes_depend_on_data() -> None:
         assert torch.equal(compiled(pools, page_ids), OPS.gather(pools, ids(4, 0)))
 
 
+def test_a_null_page_that_is_a_symbol() -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda p, i, n: OPS.gather(p, i, null_page=n), backend=counter, dynamic=True)
+    pools, page_ids = padded(2), ids(4, 3, 0)
+    for null_page in (4, 3, 5):
+        assert torch.equal(compiled(pools, page_ids, null_page), OPS.gather(pools, page_ids, null_page=null_page))
+    assert counter.frame_count == 1
+
+
+def test_a_graph_that_is_trained_around_the_ops() -> None:
+    """Bytes that need no gradient are written and read between tensors that do."""
+
+    def run(x: torch.Tensor, weight: torch.Tensor, pools: list[torch.Tensor]) -> torch.Tensor:
+        keys = x @ weight
+        OPS.scatter(keys.detach(), pools, ids(3, 1, 0))
+        return (OPS.gather(pools, ids(3, 1, 0)) * keys).sum()
+
+    x, results = torch.arange(192.0).view(2, 3, 32) / 192, []
+    for function in (run, torch.compile(run, backend="aot_eager", fullgraph=True)):
+        weight, pools = torch.eye(32).requires_grad_(), [torch.zeros(6, 32), torch.zeros(6, 32)]
+        function(x, weight, pools).backward()
+        results.append([weight.grad, *pools])
+    assert all(torch.equal(eager, compiled) for eager, compiled in zip(*results, strict=True))
+    assert results[0][0].any() and torch.equal(results[0][1][3], x[0, 0])
+
+
 class TwoLayers(torch.nn.Module):
     """Writes pages of two layers, and reads others."""
 
