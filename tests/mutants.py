@@ -15,6 +15,7 @@ against the package installed in this environment, with the Python files of the 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -155,6 +156,12 @@ def unnoticed(workshop: Workshop, bugs: list[Bug]) -> list[str]:
     return missed
 
 
+def tryable(bugs: list[Bug]) -> tuple[list[Bug], list[Bug]]:
+    """Return the bugs whose tests can run here, and those whose tests want a package that is not installed."""
+    lacking = {bug.needs for bug in bugs if bug.needs and importlib.util.find_spec(bug.needs) is None}
+    return [bug for bug in bugs if bug.needs not in lacking], [bug for bug in bugs if bug.needs in lacking]
+
+
 def main() -> int:
     """Seed each bug, print what noticed it, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -168,10 +175,12 @@ def main() -> int:
     if wrong:
         raise SystemExit("\n".join(wrong))
     only = arguments.only or [""]
-    chosen = [bug for bug in bugs if any(part in bug.name or part in bug.file for part in only)]
+    chosen, left_out = tryable([bug for bug in bugs if any(part in bug.name or part in bug.file for part in only)])
+    for bug in left_out:
+        print(f"{bug.name:36} left out: {bug.needs} is not installed, without which {bug.caught_by} is skipped")
     missed = unnoticed(Workshop(arguments.build.resolve()), chosen)
     print(f"{len(chosen)} bugs, {len(missed)} unnoticed, {time.monotonic() - started:.0f} s")
-    if arguments.write and not missed and arguments.only is None:
+    if arguments.write and not missed and not left_out and arguments.only is None:
         DOCUMENT.write_text(document(bugs), encoding="utf-8")
     elif DOCUMENT.read_text(encoding="utf-8") != document(bugs):
         print(f"{DOCUMENT.relative_to(ROOT)} is out of date: run again with --write", file=sys.stderr)

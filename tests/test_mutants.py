@@ -68,6 +68,11 @@ def test_a_bug_that_nothing_notices_is_reported(tmp_path: Path, capsys: pytest.C
     assert source == (ROOT / CHANGE.file).read_text(encoding="utf-8"), "the bug was taken out again"
 
 
+def test_a_bug_whose_test_would_be_skipped_is_left_out() -> None:
+    bugs = [CHANGE, replace(CHANGE, needs="json"), replace(CHANGE, needs="no_such_package")]
+    assert mutants.tryable(bugs) == (bugs[:2], bugs[2:])
+
+
 def test_a_test_that_fails_without_any_bug_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants.Workshop, "__init__", lambda self, folder: None)
     monkeypatch.setattr(mutants.Workshop, "fails", lambda self, test, only: "always")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys as _sys
+
 try:
     from hybridkv import _core as _core
 except ImportError as error:  # pragma: no cover - only a broken installation comes here
@@ -47,6 +49,9 @@ from hybridkv.ticket import Ticket
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 
 from hybridkv import formats, graph, ops, reference  # isort: skip  (hk.formats.compatible, hk.ops.gather)
+
+if hasattr(_sys.modules.get("torch"), "library"):  # imported before: torch.ops.hybridkv.* are there at once
+    from hybridkv.adapters import torch_ops as _torch_ops  # noqa: F401
 
 __version__ = "0.1.0"
 

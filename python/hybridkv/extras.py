@@ -43,6 +43,9 @@ TRANSFORMERS = (
 )
 """Of the adapter for transformers."""
 
+TORCH = (Need("torch", "torch", "torch"),)
+"""Of the ops of torch."""
+
 PICTURE = (Need("matplotlib", "matplotlib", "plots"),)
 """Of the picture of the demo."""
 

@@ -10,9 +10,8 @@ Arrays on a CUDA device go to its kernels, on the caller's stream (``docs/kernel
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from hybridkv import _core
 from hybridkv.errors import KernelContract
@@ -26,16 +25,15 @@ from hybridkv.kernel_arguments import (
     by_group,
     flat_array,
     null_page_of,
-    paged_pool,
-    refuse_overlaps,
     span_of,
-    target_of,
     thread_count,
 )
+from hybridkv.kernel_memory import refuse_overlaps, target_of
 from hybridkv.page_rows import PageRows
+from hybridkv.paged_pool import PagedPool, Pools, paged_pool
 from hybridkv.tail_compression import compress_tail
 
-__all__ = ["CopyStatus", "PageRows", "compress_tail", "fingerprint", "gather", "scatter"]
+__all__ = ["CopyStatus", "PageRows", "Pools", "compress_tail", "fingerprint", "gather", "scatter"]
 
 _FINGERPRINT_UNIT = 8
 
@@ -55,16 +53,15 @@ class CopyStatus(IntEnum):
     """Written by device kernels alone, which cannot refuse an id."""
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One group of a call, checked: what the core takes, and the memory that it touches."""
+class KernelCall(NamedTuple):
+    """One group of a call, checked: what the core takes, and the memory that it touches, its pools and the rest."""
 
     core: tuple[Any, ...]
+    pool: PagedPool
     spans: list[Span]
 
 
-@dataclass(frozen=True)
-class _Arguments:
+class _Arguments(NamedTuple):
     """One group's arguments, as they came."""
 
     suffix: str
@@ -86,7 +83,7 @@ def gather(
 
     Parameters
     ----------
-    pools : array or sequence of arrays, or a mapping of group to these
+    pools : array or sequence of arrays, or Pools, or a mapping of group to these
         [[pages, page_bytes]] or [[pages, rows, row_bytes]] of any dtype, one for each layer where it is a sequence;
         pages and rows may be padded. With a mapping, all arguments up to `out` are mappings, and the keyword
         arguments up to `null_page`, `missing` apart, are mappings that may lack groups.
@@ -129,11 +126,12 @@ def gather(
     >>> out.tolist()
     [[4, 5], [0, 0], [0, 1]]
     """
-    if missing not in ("zeros", "skip"):
-        raise KernelContract("missing", "'zeros' or 'skip'", repr(missing))
-    each = _each("out", pools, page_ids, out, rows, layout, handouts, status, null_page)
-    calls = [_copy_call(arguments, "out", missing == "zeros") for arguments in each]
-    _run("gather", calls, threads, stream)
+    _run(
+        "gather",
+        check_gather(pools, page_ids, out, rows, layout, handouts, status, missing, null_page),
+        threads,
+        stream,
+    )
 
 
 def scatter(
@@ -146,7 +144,7 @@ def scatter(
     ----------
     src : array or mapping of arrays
         As `out` of :func:`gather`.
-    pools : array or sequence of arrays, or a mapping of group to these
+    pools : array or sequence of arrays, or Pools, or a mapping of group to these
         Written: the pieces, and no byte of padding.
     page_ids : array or mapping of arrays
         int32 or int64 [[n]]. Pieces that are missing are not written; no page, with `rows` no row, comes twice.
@@ -158,9 +156,7 @@ def scatter(
     KernelContract
         Naming argument, expected and got. Nothing has been written.
     """
-    each = _each("src", pools, page_ids, src, rows, layout, handouts, status, null_page)
-    calls = [_copy_call(arguments, "src", False) for arguments in each]
-    _run("scatter", calls, threads, stream)
+    _run("scatter", check_scatter(src, pools, page_ids, rows, layout, handouts, status, null_page), threads, stream)
 
 
 def fingerprint(
@@ -183,8 +179,32 @@ def fingerprint(
     KernelContract
         Naming argument, expected and got. Nothing has been written.
     """
+    _run("fingerprint", check_fingerprint(pools, page_ids, out, layout, null_page), threads, stream)
+
+
+def check_gather(
+    pools: Any, page_ids: Any, out: Any, rows: Any, layout: Any, handouts: Any, status: Any, missing: str,
+    null_page: Any,
+) -> list[KernelCall]:  # fmt: skip
+    """Check what :func:`gather` takes, each array by itself."""
+    if missing not in ("zeros", "skip"):
+        raise KernelContract("missing", "'zeros' or 'skip'", repr(missing))
+    each = _each("out", pools, page_ids, out, rows, layout, handouts, status, null_page)
+    return [_copy_call(arguments, "out", missing == "zeros") for arguments in each]
+
+
+def check_scatter(
+    src: Any, pools: Any, page_ids: Any, rows: Any, layout: Any, handouts: Any, status: Any, null_page: Any
+) -> list[KernelCall]:
+    """Check what :func:`scatter` takes, each array by itself."""
+    each = _each("src", pools, page_ids, src, rows, layout, handouts, status, null_page)
+    return [_copy_call(arguments, "src", False) for arguments in each]
+
+
+def check_fingerprint(pools: Any, page_ids: Any, out: Any, layout: Any, null_page: Any) -> list[KernelCall]:
+    """Check what :func:`fingerprint` takes, each array by itself."""
     each = _each("out", pools, page_ids, out, None, layout, None, None, null_page)
-    _run("fingerprint", [_fingerprint_call(arguments) for arguments in each], threads, stream)
+    return [_fingerprint_call(arguments) for arguments in each]
 
 
 def _each(
@@ -206,11 +226,11 @@ def _each(
         yield _Arguments(f"[{name!r}]", pools[name], *(m[name] for m in needed), *(m[name] for m in optional))
 
 
-def _copy_call(given: _Arguments, buffer_name: str, zeros: bool) -> _Call:
+def _copy_call(given: _Arguments, buffer_name: str, zeros: bool) -> KernelCall:
     suffix, by_row, into_pool = given.suffix, given.rows is not None, buffer_name == "src"
     pool = paged_pool(suffix, given.pools, given.layout, writable=into_pool)
     ids = flat_array(f"page_ids{suffix}", given.page_ids, IDS, None)
-    spans = [*pool.spans, span_of(f"page_ids{suffix}", ids)]
+    spans = [span_of(f"page_ids{suffix}", ids)]
     rows_at = 0
     if by_row:
         rows = flat_array(f"rows{suffix}", given.rows, (ids.dtype,), ids.shape)
@@ -227,7 +247,7 @@ def _copy_call(given: _Arguments, buffer_name: str, zeros: bool) -> _Call:
         pool.layers, pool.rows, pool.pages, ids.address, rows_at, ids.dtype.itemsize == 8, ids.shape[0], null_page,
         suffix, buffer.address, *verified, zeros,
     )  # fmt: skip
-    return _Call(core, spans)
+    return KernelCall(core, pool, spans)
 
 
 def _handout_addresses(
@@ -254,7 +274,7 @@ def _handout_addresses(
     return counts_at, expected_at, status_at
 
 
-def _fingerprint_call(given: _Arguments) -> _Call:
+def _fingerprint_call(given: _Arguments) -> KernelCall:
     suffix = given.suffix
     pool = paged_pool(suffix, given.pools, given.layout)
     ids = flat_array(f"page_ids{suffix}", given.page_ids, IDS, None)
@@ -264,20 +284,20 @@ def _fingerprint_call(given: _Arguments) -> _Call:
         got = f"rows of {row_bytes} and footers of {footer_bytes} bytes"
         raise KernelContract(pool.argument, f"rows and footers that are multiples of {_FINGERPRINT_UNIT} bytes", got)
     out = flat_array(f"out{suffix}", given.buffer, COUNTS, pool.lead(ids.shape), writable=True)
-    spans = [*pool.spans, span_of(f"page_ids{suffix}", ids), span_of(f"out{suffix}", out, Access.WRITTEN)]
+    spans = [span_of(f"page_ids{suffix}", ids), span_of(f"out{suffix}", out, Access.WRITTEN)]
     null_page = null_page_of(suffix, given.null_page, pool.pages)
     core = (
         pool.layers, pool.rows, pool.pages, ids.address, 0, ids.dtype.itemsize == 8, ids.shape[0], null_page, suffix,
         out.address,
     )  # fmt: skip
-    return _Call(core, spans)
+    return KernelCall(core, pool, spans)
 
 
-def _run(name: str, calls: list[_Call], threads: object, stream: object) -> None:
+def _run(name: str, calls: list[KernelCall], threads: object, stream: object) -> None:
     count = thread_count(threads)
-    spans = [span for call in calls for span in call.spans]
-    target = target_of(spans, stream)
-    refuse_overlaps(spans, into_pools=name == "scatter")
+    pools, spans = [call.pool for call in calls], [span for call in calls for span in call.spans]
+    target = target_of(pools, spans, stream)
+    refuse_overlaps(pools, spans, into_pools=name == "scatter")
     groups = [call.core for call in calls]
     if target.stream is None:
         getattr(_core, name)(groups, count)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from hybridkv.group import CacheGroup
 
 _CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
 _DLPACK_KINDS = {0: "i", 1: "u"}  # kDLInt, kDLUInt; of others only the width counts
-_ADDRESSES = 2**63  # no address, extent or stride is as large
+ADDRESSES = 2**63
+"""No address, extent or stride is as large."""
 
 
 # Those that kernels tell apart; of others only the width counts. numpy has no bfloat16: uint16 holds its bits.
@@ -25,8 +26,7 @@ _TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64",
 _TORCH_DTYPES["torch.bfloat16"] = "uint16"
 
 
-@dataclass(frozen=True)
-class ArrayFacts:
+class ArrayFacts(NamedTuple):
     """Where an array lies: address, shape, strides in bytes, dtype, and what may be done to it.
 
     `device` is the number of its CUDA device where the array tells it, else None.
@@ -42,8 +42,7 @@ class ArrayFacts:
     device: int | None = None
 
 
-@dataclass(frozen=True)
-class PoolArray:
+class PoolArray(NamedTuple):
     """One array of a pool, [[pages, page_bytes]] in bytes.
 
     Attributes
@@ -109,7 +108,7 @@ def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) 
             raise ArgumentError(f"arrays[{number}]", f"at least {pages} pages", f"{array.pages} pages")
         if array.page_bytes < need:
             raise ArgumentError(f"arrays[{number}]", f"pages of at least {need} bytes", f"{array.page_bytes} bytes")
-        made.append(PoolArray(**{**array.__dict__, "page_bytes": need}))
+        made.append(array._replace(page_bytes=need))
     if len({array.host for array in made}) != 1:
         raise ArgumentError("arrays", "arrays on one device", "host and device arrays")
     return made
@@ -123,7 +122,7 @@ def array_facts(name: str, item: Any) -> ArrayFacts:
     name : str
         The argument, for the refusal.
     item : array
-        numpy, torch, DLPack, ``__array_interface__`` or ``__cuda_array_interface__``.
+        numpy, torch, DLPack, ``__array_interface__`` or ``__cuda_array_interface__``; or what was read of one before.
 
     Returns
     -------
@@ -145,6 +144,8 @@ def array_facts(name: str, item: Any) -> ArrayFacts:
 
 def _facts(name: str, item: Any) -> ArrayFacts:
     if not isinstance(item, np.ndarray):
+        if isinstance(item, ArrayFacts):
+            return item
         if is_torch(item):  # before its interfaces, which refuse gradients and dtypes that numpy lacks
             return _torch_facts(name, item)
         interface = getattr(item, "__cuda_array_interface__", None)
@@ -168,20 +169,41 @@ def _facts(name: str, item: Any) -> ArrayFacts:
 
 
 def is_torch(item: Any) -> bool:
-    """Say whether an array is a tensor of torch, without importing it."""
-    return type(item).__module__.partition(".")[0] == "torch" and hasattr(item, "data_ptr")
+    """Say whether an array is a tensor of torch, of a class of its own too, without importing it."""
+    kind: Any = type(item)
+    return _is_tensor_class(kind)
+
+
+@lru_cache(maxsize=256)
+def _is_tensor_class(kind: type) -> bool:
+    return hasattr(kind, "data_ptr") and any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
 
 
 def _torch_facts(name: str, item: Any) -> ArrayFacts:
     """Read a tensor without DLPack, which numpy takes for no dtype of its own (bfloat16, float8)."""
-    if item.device.type not in ("cpu", "cuda"):
-        raise ArgumentError(name, "a tensor of the CPU or of CUDA", f"a tensor on {item.device}")
-    width = int(item.element_size())
-    known = _TORCH_DTYPES.get(str(item.dtype))
-    dtype = np.dtype((np.void, width)) if known is None else np.dtype(known)
-    strides = tuple(stride * width for stride in item.stride())
-    host = item.device.type == "cpu"
-    return ArrayFacts(item.data_ptr(), tuple(item.shape), strides, dtype, host, True, item, item.device.index)
+    device = item.device
+    host = device.type == "cpu"
+    if not host and device.type != "cuda":
+        raise ArgumentError(name, "a tensor of the CPU or of CUDA", f"a tensor on {device}")
+    address, shape, dtype = item.data_ptr(), tuple(item.shape), torch_dtype(item)
+    if address == 0 and 0 not in shape:  # a storage that was given back, zeros that are none
+        raise ArgumentError(name, "a tensor that has memory", "one without")
+    if item.is_neg() or item.is_conj():
+        raise ArgumentError(name, "bytes that are the values (tensor.resolve_neg(), resolve_conj())", "a lazy view")
+    width = dtype.itemsize
+    strides = tuple([stride * width for stride in item.stride()])
+    return ArrayFacts(address, shape, strides, dtype, host, True, item, device.index)
+
+
+def torch_dtype(item: Any) -> np.dtype[Any]:
+    """Return the dtype of a tensor, as far as kernels tell them apart."""
+    return _torch_dtype(item.dtype, item.element_size())
+
+
+@lru_cache(maxsize=64)
+def _torch_dtype(dtype: object, width: int) -> np.dtype[Any]:
+    known = _TORCH_DTYPES.get(str(dtype))
+    return np.dtype((np.void, width)) if known is None else np.dtype(known)
 
 
 def _dlpack_facts(item: Any) -> ArrayFacts:
@@ -200,7 +222,7 @@ def _device_facts(name: str, interface: Any, item: Any) -> ArrayFacts:
     if dtype.hasobject or dtype.itemsize == 0:
         raise ArgumentError(name, "bytes of a page", f"typestr {interface['typestr']!r}")
     shape = tuple(index(extent) for extent in interface["shape"])
-    if any(not 0 <= extent < _ADDRESSES for extent in shape):
+    if any(not 0 <= extent < ADDRESSES for extent in shape):
         raise ArgumentError(name, "extents, 0 or more", f"shape {shape}")
     told = interface.get("strides")
     strides = dense_strides(shape, dtype.itemsize) if told is None else tuple(index(stride) for stride in told)
@@ -225,10 +247,11 @@ def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
     if len(shape) < 2:
         raise ArgumentError(name, "at least two dimensions [[pages, page_bytes]]", f"shape {shape}")
     dense = dense_strides(shape[1:], width)
-    # Where nobody steps, whoever made the array may have put any stride.
-    apart = zip(shape[1:], facts.strides[1:], dense, strict=True)
-    inner = (stride if extent > 1 and 0 not in shape else wanted for extent, stride, wanted in apart)
-    strides = (facts.strides[0], *inner)
+    strides = facts.strides
+    if strides[1:] != dense:  # where nobody steps, whoever made the array may have put any stride
+        apart = zip(shape[1:], strides[1:], dense, strict=True)
+        inner = (stride if extent > 1 and 0 not in shape else wanted for extent, stride, wanted in apart)
+        strides = (strides[0], *inner)
     page_bytes = math.prod(shape[1:]) * width
     # Rows may be padded (a fact that match reports); what is inside a row may not.
     rows_apart = len(shape) == 3 and strides[2] == width and strides[1] >= dense[0]
@@ -239,6 +262,6 @@ def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
         raise ArgumentError(name, f"a page stride of at least {extent} bytes", strides[0])
     row_stride = strides[1] if len(shape) == 3 else 0
     reach = address + shape[0] * max(strides[0], page_bytes)
-    if not 0 <= address <= reach < _ADDRESSES or not -_ADDRESSES <= strides[0] < _ADDRESSES:
+    if not 0 <= address <= reach < ADDRESSES or not -ADDRESSES <= strides[0] < ADDRESSES:
         raise ArgumentError(name, "memory within 63 bits of address", f"{reach - address} bytes at {address}")
     return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, facts.keepalive)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from math import inf, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +87,43 @@ def compress_tail(
     >>> [f"{value:.4f}" for value in out.view(np.float32)[0]]
     ['1.4142', '0.0000']
     """
+    arrays = check_tail(
+        kv, score, out, ratio, overlap, norm_weight, eps, rope, row_format, carry, new_carry, starts, positions,
+        write_mask, page_ids,
+    )  # fmt: skip
+    values, scores, weight, pages, inputs, rings = arrays
+    _check_apart(pages, inputs, rings)
+    no_stream(stream)
+    ids, requests = inputs.get("page_ids"), inputs["positions"].shape[0]
+    frequencies = None if rope is None else _frequencies(rope)
+    call = (
+        _core_rows(values), _core_rows(scores), values.shape[0], int(min(ratio, _POSITIONS)), bool(overlap),
+        weight.shape[0], _core_rows(weight), float(eps),
+        (0, 0, True) if rope is None or frequencies is None else (frequencies.ctypes.data, rope.dims, rope.interleaved),
+        _core_format(row_format), (pages.address, pages.strides[0], pages.shape[0]),
+        _core_ring(rings.get("carry")), _core_ring(rings.get("new_carry")), requests, _core_list(inputs["starts"]),
+        _core_list(inputs["positions"]), _core_list(inputs.get("write_mask")),
+        (0, 0, 0, 0) if ids is None else (ids.address or 4, ids.strides[1], ids.strides[0], ids.shape[1]),
+    )  # fmt: skip
+    _core.compress_tail(call, thread_count(threads))
+
+
+class TailArrays(NamedTuple):
+    """The arrays of a call, checked one by one; `inputs` has all that are read but the carry, by name."""
+
+    values: ArrayFacts
+    scores: ArrayFacts
+    weight: ArrayFacts
+    pages: ArrayFacts
+    inputs: dict[str, ArrayFacts]
+    rings: dict[str, ArrayFacts]
+
+
+def check_tail(
+    kv: Any, score: Any, out: Any, ratio: int, overlap: bool, norm_weight: Any, eps: float, rope: Rope | None,
+    row_format: RowFormat, carry: Any, new_carry: Any, starts: Any, positions: Any, write_mask: Any, page_ids: Any,
+) -> TailArrays:  # fmt: skip
+    """Check what :func:`compress_tail` takes, each array by itself."""
     ratio, overlap = number("ratio", ratio, "an int of at least 1", 1), flag("overlap", overlap)
     weight = _rows("norm_weight", norm_weight, (None,))
     width = weight.shape[0]
@@ -110,20 +147,7 @@ def compress_tail(
     }
     if page_ids is not None:
         inputs["page_ids"] = _shaped("page_ids", page_ids, ("int32",), (requests, None))
-    _check_apart(pages, inputs, rings)
-    no_stream(stream)
-    ids = inputs.get("page_ids")
-    frequencies = None if rope is None else _frequencies(rope)
-    call = (
-        _core_rows(values), _core_rows(scores), values.shape[0], min(ratio, _POSITIONS), overlap, width,
-        _core_rows(weight), float(eps),
-        (0, 0, True) if rope is None or frequencies is None else (frequencies.ctypes.data, rope.dims, rope.interleaved),
-        _core_format(row_format), (pages.address, pages.strides[0], pages.shape[0]),
-        _core_ring(rings.get("carry")), _core_ring(rings.get("new_carry")), requests, _core_list(inputs["starts"]),
-        _core_list(firsts), _core_list(inputs.get("write_mask")),
-        (0, 0, 0, 0) if ids is None else (ids.address or 4, ids.strides[1], ids.strides[0], ids.shape[1]),
-    )  # fmt: skip
-    _core.compress_tail(call, thread_count(threads))
+    return TailArrays(values, scores, weight, pages, inputs, rings)
 
 
 def _check_numbers(width: int, eps: object, rope: object) -> None:

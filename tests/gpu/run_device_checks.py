@@ -163,6 +163,9 @@ def run_checks(arguments: argparse.Namespace, began: float) -> int:
     run.check("fingerprint, CPU against CUDA", lambda: comparisons.fingerprint(place, rounds), 60)
     run.check("ids out of range", lambda: comparisons.out_of_range(place), 10)
     if not few:
+        import device_torch_ops
+
+        run.check("ops of torch, CPU against CUDA", device_torch_ops.ops, 60)
         run.check("graph capture and replay", comparisons.graph, 30)
         run.check("hand-outs beside a writer", comparisons.writer, 60)
         for name, body in speed.measurements():

@@ -69,9 +69,16 @@ def test_what_is_there_is_not_missed() -> None:
 def test_the_extras_that_are_named_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = project["optional-dependencies"]
-    for need in (*extras.MODELS, *extras.TRANSFORMERS, *extras.PICTURE):
+    for need in (*extras.MODELS, *extras.TRANSFORMERS, *extras.TORCH, *extras.PICTURE):
         package = need.module.partition(".")[0]
         assert any(requirement.startswith(package) for requirement in declared[need.extra])
     for name, requirements in declared.items():
         for requirement in requirements:
             assert ">=" in requirement and ",<" in requirement, f"{name}: {requirement} has no floor or no ceiling"
+
+
+def test_the_ops_of_torch_name_the_extra_to_install() -> None:
+    run = without_extras("import hybridkv.adapters.torch_ops")
+    assert run.stderr.splitlines()[-1] == (
+        "ImportError: hybridkv.adapters.torch_ops: torch not installed: pip install 'hybridkv[torch]'"
+    )

@@ -81,6 +81,30 @@ def test_torch_tensors_that_are_refused() -> None:
         hk.ops.gather(pool.to_sparse(), ids, out)
 
 
+def test_tensors_of_a_class_of_its_own() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Named(torch.Tensor):
+        """A subclass as engines make them, of a dtype that numpy lacks."""
+
+    pool = torch.arange(4 * 64).reshape(4, 64).to(torch.bfloat16).as_subclass(Named)
+    out = torch.nn.Parameter(torch.zeros((1, 64), dtype=torch.bfloat16))
+    hk.ops.gather(pool, torch.tensor([3]), out)
+    assert torch.equal(out[0], pool[3].as_subclass(torch.Tensor))
+
+
+def test_tensors_whose_bytes_are_not_where_or_what_they_seem() -> None:
+    """Nothing is read at address 0, and no lazy view is taken for its values."""
+    torch = pytest.importorskip("torch")
+    gone, lazy = torch.zeros((4, 64)), torch.zeros((4, 32), dtype=torch.complex64).conj()
+    gone.untyped_storage().resize_(0)
+    for bad in (gone, lazy, lazy.imag, torch._efficientzerotensor((4, 64)), torch.zeros((4, 64)).to_mkldnn()):
+        with pytest.raises(hk.KernelContract) as refused:
+            hk.ops.gather(bad, torch.tensor([1]), torch.zeros((1, 64)))
+        assert refused.value.argument == "pools"
+    hk.ops.gather(torch.zeros((4, 64)), torch.empty(0, dtype=torch.int64), torch.empty((0, 64)))
+
+
 def test_a_cache_takes_torch_tensors_of_dtypes_that_numpy_lacks() -> None:
     torch = pytest.importorskip("torch")
     cache = hk.HybridCache(hk.CacheSpec.homogeneous(1, 64, unit_tokens=4), blocks=8)

@@ -132,7 +132,11 @@ CASES: list[tuple[tuple[str, ...], str, str, Change]] = [
 ]  # fmt: skip
 
 
-def run(operation: str, given: dict[str, Any]) -> None:
+def run(operation: str, given: dict[str, Any], *, prepared: bool = False) -> None:
+    if prepared:
+        given = {name: value for name, value in given.items() if name != "layout"} | {
+            "pools": hk.ops.Pools(given["pools"], layout=given.get("layout"))
+        }
     getattr(hk.ops, operation)(**given)
 
 
@@ -146,12 +150,13 @@ def images(given: dict[str, Any]) -> list[bytes]:
     ("operation", "argument", "change"),
     [pytest.param(o, a, c, id=f"{o}: {a}: {what}") for operations, a, what, c in CASES for o in operations],
 )
-def test_refused_and_nothing_written(operation: str, argument: str, change: Change) -> None:
+@pytest.mark.parametrize("prepared", [False, True], ids=["arrays", "Pools"])
+def test_refused_and_nothing_written(operation: str, argument: str, change: Change, prepared: bool) -> None:
     given = arguments(operation)
     change(given)
     before = images(given)
     with pytest.raises(KernelContract) as refused:
-        run(operation, given)
+        run(operation, given, prepared=prepared)
     assert refused.value.argument == refused.value.field == argument
     assert str(refused.value.expected) and refused.value.got != refused.value.expected
     assert images(given) == before
@@ -160,6 +165,7 @@ def test_refused_and_nothing_written(operation: str, argument: str, change: Chan
 @pytest.mark.parametrize("operation", ALL)
 def test_the_arguments_themselves_are_taken(operation: str) -> None:
     run(operation, arguments(operation))
+    run(operation, arguments(operation), prepared=True)
 
 
 def test_a_page_twice_is_refused_by_scatter_alone() -> None:
@@ -219,10 +225,11 @@ def test_an_output_within_a_pool_is_refused(at: int) -> None:
         hk.ops.gather(pool, ids, out)
         hk.ops.scatter(out, pool, ids)
         return
-    with pytest.raises(KernelContract, match="apart"):
-        hk.ops.gather(pool, ids, out)
-    with pytest.raises(KernelContract, match="apart"):
-        hk.ops.scatter(out, pool, ids)
+    for pools in (pool, hk.ops.Pools(pool)):
+        with pytest.raises(KernelContract, match="apart"):
+            hk.ops.gather(pools, ids, out)
+        with pytest.raises(KernelContract, match="apart"):
+            hk.ops.scatter(out, pools, ids)
 
 
 def test_whatever_is_written_is_apart_from_everything_else() -> None:

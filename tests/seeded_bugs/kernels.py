@@ -7,6 +7,7 @@ from seeded_bugs import Bug
 
 COPY, VECTOR = "csrc/kernels/paged_copy.cpp", "csrc/kernels/vector_copy.h"
 FINGERPRINT, ARGUMENTS = "csrc/kernels/fingerprint.cpp", "python/hybridkv/kernel_arguments.py"
+POOLS, MEMORY = "python/hybridkv/paged_pool.py", "python/hybridkv/kernel_memory.py"
 
 BUGS = [
     Bug(
@@ -137,7 +138,7 @@ BUGS = [
     Bug(
         "output within a pool",
         "an output may lie within the pool that is read",
-        ARGUMENTS,
+        MEMORY,
         "Access.WRITTEN: (Access.READ, Access.WRITTEN, Access.POOL),",
         "Access.WRITTEN: (Access.READ, Access.WRITTEN),",
         "tests/python/test_ops_refusals.py::test_an_output_within_a_pool_is_refused",
@@ -157,5 +158,61 @@ BUGS = [
         "    if facts.address % unit:",
         "    if facts.address % 1:",
         "tests/python/test_ops_refusals.py::test_refused_and_nothing_written",
+    ),
+    Bug(
+        "pools left out of overlaps",
+        "what is written is compared with everything but the pools",
+        MEMORY,
+        "if pool.reach.touches(span.start, span.end):",
+        "if pool.reach.touches(span.start, span.start):",
+        "tests/python/test_ops_pools.py::test_overlaps_are_those_of_every_pair",
+    ),
+    Bug(
+        "reach of the last layer alone",
+        "layers that reach further than one that begins behind them are forgotten",
+        POOLS,
+        "furthest = max(furthest, base + _array_bytes(pages, stride, rows))",
+        "furthest = base + _array_bytes(pages, stride, rows)",
+        "tests/python/test_ops_pools.py::test_overlaps_are_those_of_every_pair",
+    ),
+    Bug(
+        "inputs that share memory decide",
+        "two spans that touch each other are taken for apart from the pools",
+        MEMORY,
+        "        if span.start < end:\n            return False\n",
+        "        if span.start < end:\n            return True\n",
+        "tests/python/test_ops_pools.py::test_overlaps_are_those_of_every_pair",
+    ),
+    Bug(
+        "read-only pools that were checked before",
+        "Pools may be written whatever they are made of",
+        POOLS,
+        "    if writable:\n",
+        "    if writable and not isinstance(pools, Pools):\n",
+        "tests/python/test_ops_refusals.py::test_refused_and_nothing_written",
+    ),
+    Bug(
+        "two layouts",
+        "a layout beside that of Pools is taken and has no effect",
+        POOLS,
+        '        if layout is not None:\n            raise KernelContract(f"layout{suffix}"',
+        '        if layout is None and pools is None:\n            raise KernelContract(f"layout{suffix}"',
+        "tests/python/test_ops_pools.py::test_their_layout_is_theirs",
+    ),
+    Bug(
+        "layer anywhere",
+        "of a layer that is as the first the address is not looked at",
+        POOLS,
+        "    if not 0 <= address <= ADDRESSES - 1 - extent:",
+        "    if not 0 <= extent <= ADDRESSES - 1 - extent:",
+        "tests/python/test_ops_pools.py::test_a_layer_that_no_address_reaches",
+    ),
+    Bug(
+        "Pools that keep nothing",
+        "the arrays of Pools may go while the Pools are there",
+        POOLS,
+        "        arrays.append(facts)\n",
+        "        arrays.append(facts._replace(keepalive=None))\n",
+        "tests/python/test_ops_pools.py::test_they_keep_the_arrays",
     ),
 ]
