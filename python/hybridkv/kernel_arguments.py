@@ -70,12 +70,7 @@ class PagedPool:
 
     def check_alignment(self, unit: int, by_row: bool) -> None:
         """Refuse addresses and strides that are no multiple of `unit`."""
-        for number, (base, stride) in enumerate(self.layers):
-            name = f"{self.argument}[{number}]" if self.listed else self.argument
-            if base % unit:
-                raise KernelContract(name, f"an address that is a multiple of {unit}", hex(base))
-            if self.pages > 1 and stride % unit:
-                raise KernelContract(name, f"a page stride that is a multiple of {unit} bytes", stride)
+        self.check_places(unit, unit)
         if self.in_one_piece and not by_row:
             return
         rows, _, row_stride, footer_bytes, footer_offset = self.rows
@@ -83,6 +78,15 @@ class PagedPool:
             raise KernelContract(self.argument, f"a row stride that is a multiple of {unit} bytes", row_stride)
         if footer_bytes and footer_offset % unit:
             raise KernelContract(self.argument, f"a footer offset that is a multiple of {unit} bytes", footer_offset)
+
+    def check_places(self, base_unit: int, stride_unit: int) -> None:
+        """Refuse addresses of arrays, and distances of pages, that are no multiples."""
+        for number, (base, stride) in enumerate(self.layers):
+            name = f"{self.argument}[{number}]" if self.listed else self.argument
+            if base % base_unit and self.pages:
+                raise KernelContract(name, f"an address that is a multiple of {base_unit}", hex(base))
+            if self.pages > 1 and stride % stride_unit:
+                raise KernelContract(name, f"a page stride that is a multiple of {stride_unit} bytes", stride)
 
     def load_unit(self, by_row: bool) -> int:
         """Return the bytes that loads of a piece may take at a time."""
@@ -105,6 +109,22 @@ def host_facts(name: str, item: Any) -> ArrayFacts:
     if not facts.host:
         raise KernelContract(name, "host memory (there is no such kernel for devices)", "a device array")
     return facts
+
+
+class _HostMemory:
+    """Memory that numpy can look at, whatever array it belongs to."""
+
+    def __init__(self, facts: ArrayFacts) -> None:
+        self._keepalive = facts.keepalive
+        self.__array_interface__ = {
+            "shape": facts.shape, "strides": facts.strides, "typestr": facts.dtype.str,
+            "data": (facts.address, True), "version": 3,
+        }  # fmt: skip
+
+
+def host_values(facts: ArrayFacts) -> np.ndarray[Any, Any]:
+    """View an array of the host, read-only, as numpy's."""
+    return np.asarray(_HostMemory(facts)) if prod(facts.shape) else np.empty(facts.shape, facts.dtype)
 
 
 def no_stream(stream: object) -> None:
@@ -162,13 +182,25 @@ def _check_base(name: str, facts: ArrayFacts, unit: int, writable: bool) -> None
 
 
 def span_of(argument: str, facts: ArrayFacts, access: Access = Access.READ) -> Span:
-    """Return the memory of a contiguous array."""
-    return Span(argument, facts.address, facts.address + prod(facts.shape) * facts.dtype.itemsize, access, facts)
+    """Return the memory of an array, gaps included."""
+    return Span(argument, *extent_of(facts), access, facts)
 
 
-def paged_pool(suffix: str, pools: Any, layout: PageRows | None, *, writable: bool = False) -> PagedPool:
+def extent_of(facts: ArrayFacts) -> tuple[int, int]:
+    """Return the first byte and the end of an array, gaps included."""
+    if prod(facts.shape) == 0:
+        return facts.address, facts.address
+    reach = [(extent - 1) * stride for extent, stride in zip(facts.shape, facts.strides, strict=True)]
+    start = facts.address + sum(min(span, 0) for span in reach)
+    return start, facts.address + sum(max(span, 0) for span in reach) + facts.dtype.itemsize
+
+
+def paged_pool(
+    suffix: str, pools: Any, layout: PageRows | None, *, writable: bool = False,
+    argument: str = "pools", layout_argument: str = "layout",
+) -> PagedPool:  # fmt: skip
     """Take one array of pages or a list of one for each layer."""
-    argument = f"pools{suffix}"
+    argument, field = f"{argument}{suffix}", f"{layout_argument}{suffix}"
     listed = isinstance(pools, (list, tuple))
     items = list(pools) if listed else [pools]
     if not items:
@@ -184,7 +216,7 @@ def paged_pool(suffix: str, pools: Any, layout: PageRows | None, *, writable: bo
         except ArgumentError as error:
             raise KernelContract(error.field, error.expected, error.got) from error
         _check_base(name, facts, 1, writable)
-        rows = _page_rows(name, suffix, facts.shape, array, layout)
+        rows = _page_rows(name, field, facts.shape, array, layout)
         if first is None:
             first = (array.pages, rows)
         elif first != (array.pages, rows):
@@ -204,7 +236,7 @@ def _extent(rows: tuple[int, int, int, int, int]) -> int:
 
 
 def _page_rows(
-    name: str, suffix: str, shape: tuple[int, ...], array: PoolArray, layout: PageRows | None
+    name: str, field: str, shape: tuple[int, ...], array: PoolArray, layout: PageRows | None
 ) -> tuple[int, int, int, int, int]:
     page_bytes = array.page_bytes
     if page_bytes == 0:
@@ -214,7 +246,6 @@ def _page_rows(
             return (1, page_bytes, page_bytes, 0, page_bytes)
         rows, stride = shape[1], array.row_stride
         return (rows, page_bytes // rows, stride, 0, rows * stride)
-    field = f"layout{suffix}"
     if not isinstance(layout, PageRows):
         raise KernelContract(field, "hk.ops.PageRows", type(layout).__name__)
     if len(shape) == 3:
@@ -241,12 +272,12 @@ def _integer(field: str, value: object) -> int:
     return int(value)
 
 
-def null_page_of(suffix: str, value: object, pages: int) -> int:
+def null_page_of(suffix: str, value: object, pages: int, argument: str = "null_page") -> int:
     if value is None:
         return -1
-    number = _integer(f"null_page{suffix}", value)
+    number = _integer(f"{argument}{suffix}", value)
     if not 0 <= number < pages:
-        raise KernelContract(f"null_page{suffix}", f"None or a page of the pool, 0 to {pages - 1}", number)
+        raise KernelContract(f"{argument}{suffix}", f"None or a page of the pool, 0 to {pages - 1}", number)
     return number
 
 

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from hybridkv import _core
+from hybridkv.conversion import convert
 from hybridkv.errors import KernelContract
 from hybridkv.kernel_arguments import (
     COUNTS,
@@ -33,9 +34,20 @@ from hybridkv.kernel_arguments import (
     thread_count,
 )
 from hybridkv.page_rows import PageRows
+from hybridkv.reference.conversion_plan import ConversionPlan, plan_conversion
 from hybridkv.tail_compression import compress_tail
 
-__all__ = ["CopyStatus", "PageRows", "compress_tail", "fingerprint", "gather", "scatter"]
+__all__ = [
+    "ConversionPlan",
+    "CopyStatus",
+    "PageRows",
+    "compress_tail",
+    "convert",
+    "fingerprint",
+    "gather",
+    "plan_conversion",
+    "scatter",
+]
 
 _FINGERPRINT_UNIT = 8
 

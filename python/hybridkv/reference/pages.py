@@ -18,14 +18,13 @@ import numpy as np
 
 from hybridkv.errors import KernelContract
 from hybridkv.reference.arrays import Bytes
-from hybridkv.reference.contract import array, no_stream, number
+from hybridkv.reference.contract import array, check_threads, no_stream
 from hybridkv.reference.fingerprint_sums import fingerprint_of
 from hybridkv.reference.groups import by_group, require_apart, require_writable
 from hybridkv.reference.page_rows import Pool
 from hybridkv.reference.pieces import OK, Pieces
 
 MISSING = ("zeros", "skip")
-MOST_THREADS = 64
 FINGERPRINT_LOAD = 8  # bytes
 
 
@@ -82,7 +81,7 @@ def gather(
     if missing not in MISSING:
         raise KernelContract("missing", f"one of {list(MISSING)}", missing)
     no_stream(stream)
-    _check_threads(threads)
+    check_threads(threads)
     jobs = []
     options = {"layout": layout, "rows": rows, "handouts": handouts, "status": status, "null_page": null_page}
     for suffix, own in by_group({"pools": pools, "page_ids": page_ids, "out": out}, options):
@@ -135,7 +134,7 @@ def scatter(
         As in :func:`gather`, and a page or row named twice.
     """
     no_stream(stream)
-    _check_threads(threads)
+    check_threads(threads)
     jobs = []
     options = {"layout": layout, "rows": rows, "handouts": handouts, "status": status, "null_page": null_page}
     for suffix, own in by_group({"pools": pools, "page_ids": page_ids, "src": src}, options):
@@ -186,7 +185,7 @@ def fingerprint(
         As in :func:`gather`.
     """
     no_stream(stream)
-    _check_threads(threads)
+    check_threads(threads)
     jobs = []
     options = {"layout": layout, "null_page": null_page}
     for suffix, own in by_group({"pools": pools, "page_ids": page_ids, "out": out}, options):
@@ -223,8 +222,3 @@ def _check_loads(pool: Pool) -> None:
     sizes = (pool.plan.row_bytes, pool.plan.footer_bytes)
     if not pool.in_one_piece and any(size % FINGERPRINT_LOAD for size in sizes):
         raise KernelContract(pool.name, f"rows and footers of multiples of {FINGERPRINT_LOAD} bytes", sizes)
-
-
-def _check_threads(threads: object) -> None:
-    if number("threads", threads, f"an int in [1, {MOST_THREADS}]", 1) > MOST_THREADS:
-        raise KernelContract("threads", f"an int in [1, {MOST_THREADS}]", threads)
