@@ -35,7 +35,9 @@ from hybridkv.row_rewrite import Blocks, row_rewrite
 
 Ids = npt.NDArray[np.int64]
 
-_CHUNK_BYTES = 1 << 18  # of rows on their way: they stay in a cache of one CPU, before and after
+# Rows on their way. They are gathered in shares that stay in the caches (below the size from which gather streams past
+# them, csrc/kernels/paged_copy.cpp), and scattered together, streamed: bench/test_bench_convert.py.
+_CHUNK_BYTES, _SHARES = 5 << 18, 2
 
 
 def convert(
@@ -165,14 +167,18 @@ class _Conversion:
         """
         for run in runs:
             sizes = [run.block_rows * row.row_bytes for row in (self.source, self.target)]
-            most = max(1, min(_CHUNK_BYTES * self.threads // max(sizes), len(run.pages)))
+            most = max(1, min(_CHUNK_BYTES // max(sizes), len(run.pages)))
             memory = np.empty((most, sizes[0]), np.uint8)
             made = memory if self.rewrite.nothing else np.zeros((most, sizes[1]), np.uint8)
+            share = -(-most // _SHARES)
             for first in range(0, len(run.pages), most):
-                pages, blocks = run.pages[first : first + most], run.blocks[first : first + most]
-                place, part = self.reader.layers[layer], memory[: len(pages)]
-                _core.gather([_piece_copy(self.reader, place, run.block_rows, pages, blocks, part)], self.threads)
-                yield run, first, part, made[: len(pages)]
+                last = min(first + most, len(run.pages))
+                for at in range(first, last, share):
+                    some = slice(at, min(at + share, last))
+                    lists, part = (run.pages[some], run.blocks[some]), memory[at - first : some.stop - first]
+                    place = self.reader.layers[layer]
+                    _core.gather([_piece_copy(self.reader, place, run.block_rows, *lists, part)], self.threads)
+                yield run, first, memory[: last - first], made[: last - first]
 
 
 def _piece_copy(

@@ -152,10 +152,10 @@ class RowRewrite:
         for part, other in self._checked:
             stored = _stored(blocks, part)
             merged = _merged(part, other)
-            runs = stored.reshape(*stored.shape[:2], -1, merged)
-            unequal = (runs != runs[..., :1]).any(axis=-1)
-            if (at := _first(unequal)) is not None:
-                found = f"{_values(part, runs[at])} from tile {at[2] * merged} on"
+            unequal = [stored[..., i::merged] != stored[..., ::merged] for i in range(1, merged)]
+            if unequal and (at := _first(np.logical_or.reduce(unequal))) is not None:
+                tile = at[2] * merged
+                found = f"{_values(part, stored[at[0], at[1], tile : tile + merged])} from tile {tile} on"
                 return Fault(at[0], at[1], f"one scale for {other.tile} channels", found)
             assert part.scale is not None and other.scale is not None
             if part.scale.encoding != other.scale.encoding and (at := _first(~_two_forms(stored))) is not None:
@@ -175,7 +175,8 @@ class RowRewrite:
             if stored.dtype != wanted.dtype:
                 kept = _other_form(kept)
             repeats = wanted.shape[-1] // kept.shape[-1]
-            wanted.reshape(*kept.shape, repeats)[...] = kept[..., None]
+            for i in range(repeats):  # not by a broadcast: the inner loop is over rows then
+                wanted[..., i::repeats] = kept
 
 
 @lru_cache(maxsize=64)

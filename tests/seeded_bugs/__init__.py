@@ -28,9 +28,11 @@ class Bug:
 
 def all_bugs() -> list[Bug]:
     """Collect the bugs of every room, in the order of the table."""
-    from seeded_bugs import block, cache, compress, device, kernels, tickets
+    from seeded_bugs import block, cache, compress, convert, device, kernels, tickets
 
-    return [*block.BUGS, *kernels.BUGS, *compress.BUGS, *device.BUGS, *cache.BUGS, *tickets.BUGS]
+    return [
+        *block.BUGS, *kernels.BUGS, *compress.BUGS, *convert.BUGS, *device.BUGS, *cache.BUGS, *tickets.BUGS,
+    ]  # fmt: skip
 
 
 def misplaced(bugs: list[Bug], root: Path = ROOT) -> list[str]:

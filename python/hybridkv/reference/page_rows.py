@@ -173,6 +173,8 @@ def _address(value: npt.NDArray[Any]) -> int:
 def _as_bytes(name: str, member: object) -> Bytes:
     if not isinstance(member, np.ndarray):
         raise KernelContract(name, "a numpy array", type(member).__name__)
+    if member.dtype.hasobject:
+        raise KernelContract(name, "bytes of a page, no Python objects", f"an array of {member.dtype}")
     if member.ndim not in (2, 3) or min(member.shape[1:]) < 1:
         raise KernelContract(name, "shape [pages, page_bytes] or [pages, rows, row_bytes]", list(member.shape))
     if member.shape[-1] * member.itemsize > 1 and member.strides[-1] != member.itemsize:
