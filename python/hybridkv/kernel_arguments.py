@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import gcd, prod
@@ -358,16 +358,3 @@ def refuse_overlaps(spans: Iterable[Span], *, into_pools: bool) -> None:
         before = furthest.get(span.access)
         if before is None or span.end > before.end:
             furthest[span.access] = span
-
-
-def by_group(argument: str, value: Any, names: list[str], *, whole: bool) -> dict[str, Any]:
-    """Take a mapping from group to argument; `whole`: every group must be there."""
-    if value is None and not whole:
-        return dict.fromkeys(names)
-    if not isinstance(value, Mapping):
-        raise KernelContract(argument, f"a mapping from groups {names}, as pools is one", type(value).__name__)
-    strange = [name for name in value if name not in names]
-    lacking = [name for name in names if name not in value]
-    if strange or (whole and lacking):
-        raise KernelContract(argument, f"groups {names}", f"groups {list(value)}")
-    return {name: value.get(name) for name in names}

@@ -9,7 +9,7 @@ Arrays on a CUDA device go to its kernels, on the caller's stream (``docs/kernel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -24,7 +24,6 @@ from hybridkv.kernel_arguments import (
     Access,
     Span,
     buffer_array,
-    by_group,
     flat_array,
     null_page_of,
     paged_pool,
@@ -35,6 +34,7 @@ from hybridkv.kernel_arguments import (
 )
 from hybridkv.page_rows import PageRows
 from hybridkv.reference.conversion_plan import ConversionPlan, plan_conversion
+from hybridkv.reference.groups import by_group
 from hybridkv.tail_compression import compress_tail
 
 __all__ = [
@@ -204,18 +204,10 @@ def _each(
     null_page: Any,
 ) -> Iterator[_Arguments]:  # fmt: skip
     """Yield the arguments of each group: of the only one, or by name."""
-    if not isinstance(pools, Mapping):
-        yield _Arguments("", pools, page_ids, buffer, rows, layout, handouts, status, null_page)
-        return
-    names = list(pools)
-    needed = [by_group(n, v, names, whole=True) for n, v in (("page_ids", page_ids), (buffer_name, buffer))]
-    optional = [
-        by_group(n, v, names, whole=False)
-        for n, v in (("rows", rows), ("layout", layout), ("handouts", handouts), ("status", status),
-                     ("null_page", null_page))
-    ]  # fmt: skip
-    for name in names:
-        yield _Arguments(f"[{name!r}]", pools[name], *(m[name] for m in needed), *(m[name] for m in optional))
+    required = {"pools": pools, "page_ids": page_ids, buffer_name: buffer}
+    optional = {"rows": rows, "layout": layout, "handouts": handouts, "status": status, "null_page": null_page}
+    for suffix, own in by_group(required, optional):
+        yield _Arguments(suffix, buffer=own.pop(buffer_name), **own)
 
 
 def _copy_call(given: _Arguments, buffer_name: str, zeros: bool) -> _Call:

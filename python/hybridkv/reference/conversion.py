@@ -13,18 +13,17 @@ import numpy.typing as npt
 from hybridkv.errors import KernelContract
 from hybridkv.page_rows import PageRows
 from hybridkv.reference.arrays import Bytes
-from hybridkv.reference.contract import array, check_threads, no_stream, number
+from hybridkv.reference.contract import array, check_threads, no_stream
 from hybridkv.reference.conversion_plan import plan_conversion
 from hybridkv.reference.groups import require_apart
 from hybridkv.reference.page_rows import Pool
+from hybridkv.reference.pieces import IDS, ids_of, null_page_of
 from hybridkv.reference.quantise import UE8M0_BIAS, UE8M0_NAN
 from hybridkv.reference.row_format import Part, RowFormat
 from hybridkv.reference.rows import require_placed
 
 Place: TypeAlias = tuple[int, int]
 """Page and row of a page."""
-
-_IDS = (np.int32, np.int64)
 
 
 def convert(
@@ -91,11 +90,13 @@ def convert(
     writer = _pages("out", out, target, "out_layout", out_layout, written=True)
     if (writer.single, writer.layers) != (reader.single, reader.layers):
         raise KernelContract("out", f"{reader.layers} layers, as pools", writer.layers)
-    ids = _ids("page_ids", page_ids, reader.pages, None)
-    out_places = _ids("out_ids", out_ids, writer.pages, len(ids))
+    ids = ids_of("page_ids", page_ids, (None, None), reader.pages)
+    out_places = ids_of("out_ids", out_ids, (len(ids), None), writer.pages)
     counts = _counts(row_counts, ids, out_places, (source, target))
-    nulls = [_null_page(n, page, p.pages) for n, page, p in
-             (("null_page", null_page, reader), ("out_null_page", out_null_page, writer))]  # fmt: skip
+    nulls = [
+        null_page_of("null_page", null_page, reader.pages),
+        null_page_of("out_null_page", out_null_page, writer.pages),
+    ]
     inputs = {"page_ids": page_ids, "out_ids": out_ids, "row_counts": row_counts}
     require_apart([writer.named], [reader.named, inputs])
     ways = list(_ways(ids, out_places, counts, (source, target), nulls))
@@ -122,13 +123,6 @@ def _pages(name: str, pools: object, row: RowFormat, field: str, layout: object,
     return pool
 
 
-def _ids(name: str, value: object, pages: int, sequences: int | None) -> npt.NDArray[Any]:
-    ids = array(name, value, _IDS, (sequences, None))
-    if ids.size and not (ids.min() >= -1 and ids.max() < pages):
-        raise KernelContract(name, f"-1 <= id < {pages}", f"{ids.min()} to {ids.max()}")
-    return ids
-
-
 def _counts(
     given: object, ids: npt.NDArray[Any], out_ids: npt.NDArray[Any], formats: tuple[RowFormat, RowFormat]
 ) -> list[int]:
@@ -136,21 +130,12 @@ def _counts(
     held, room = (table.shape[1] * row.page_rows for table, row in zip((ids, out_ids), formats, strict=True))
     counts = [held] * len(ids)
     if given is not None:
-        counts = array("row_counts", given, _IDS, (len(ids),)).tolist()
+        counts = array("row_counts", given, IDS, (len(ids),)).tolist()
         if any(not 0 <= count <= held for count in counts):
             raise KernelContract("row_counts", f"0 to {held} rows, as page_ids has columns", counts)
     if any(count > room for count in counts):
         raise KernelContract("out_ids", f"columns for {max(counts)} rows", f"columns for {room}")
     return counts
-
-
-def _null_page(name: str, value: object, pages: int) -> int:
-    if value is None:
-        return -1
-    page = number(name, value, "a page id", 0)
-    if page >= pages:
-        raise KernelContract(name, f"a page id below {pages}", value)
-    return page
 
 
 def _ways(
