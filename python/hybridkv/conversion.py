@@ -136,7 +136,13 @@ class _Conversion:
         self.reader, self.writer, self.source, self.target, self.threads = reader, writer, source, target, threads
         self.rewrite = row_rewrite(source, target)
         dense = all(pool.rows[2] == pool.rows[1] for pool in (reader, writer))
-        self.block_rows = gcd(source.page_rows, target.page_rows) if dense else 1
+        self.block_rows = self._block_rows() if dense else 1
+
+    def _block_rows(self) -> int:
+        """Return how many rows, at most, lie together on both sides and are few enough for a share."""
+        both = gcd(self.source.page_rows, self.target.page_rows)
+        most = max(1, _CHUNK_BYTES // _SHARES // max(self.source.row_bytes, self.target.row_bytes))
+        return next(rows for rows in range(min(both, most), 0, -1) if both % rows == 0)
 
     def check(self, runs: list[_Runs]) -> None:
         """Refuse scales that have no form in the target."""
@@ -154,22 +160,22 @@ class _Conversion:
         for layer, place in enumerate(self.writer.layers):
             for run, first, blocks, made in self._gathered(runs, layer):
                 if not self.rewrite.nothing:
-                    self.rewrite.rewrite(
-                        Blocks(blocks, run.block_rows, self.source), Blocks(made, run.block_rows, self.target)
-                    )
+                    here = Blocks(blocks, run.block_rows, self.source)
+                    there = here if self.rewrite.in_place else Blocks(made, run.block_rows, self.target)
+                    self.rewrite.rewrite(here, there)
                 lists = run.out_pages[first : first + len(made)], run.out_blocks[first : first + len(made)]
                 _core.scatter([_piece_copy(self.writer, place, run.block_rows, *lists, made)], self.threads)
 
     def _gathered(self, runs: list[_Runs], layer: int) -> Iterator[tuple[_Runs, int, Bytes, Bytes]]:
         """Yield blocks of rows with the number of the first of them, and room for what they become.
 
-        Where rows are not rewritten, that room holds them already.
+        Where rows are rewritten in place, or not at all, that room holds them already.
         """
         for run in runs:
             sizes = [run.block_rows * row.row_bytes for row in (self.source, self.target)]
             most = max(1, min(_CHUNK_BYTES // max(sizes), len(run.pages)))
             memory = np.empty((most, sizes[0]), np.uint8)
-            made = memory if self.rewrite.nothing else np.zeros((most, sizes[1]), np.uint8)
+            made = memory if self.rewrite.in_place else np.zeros((most, sizes[1]), np.uint8)
             share = -(-most // _SHARES)
             for first in range(0, len(run.pages), most):
                 last = min(first + most, len(run.pages))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels: pages and rows between pools and contiguous buffers, fingerprints of pages, compression of tails.
+"""Kernels: pages and rows between pools and contiguous buffers, or to another format; fingerprints; tail compression.
 
 ``docs/kernels.md`` defines every byte and code. Refused inputs raise :class:`~hybridkv.KernelContract`, and nothing is
 written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces

@@ -90,8 +90,10 @@ class RowRewrite:
 
     Attributes
     ----------
+    in_place : bool
+        Whether packed rows have the same length, parts and footer, so that what changes can change where it is.
     nothing : bool
-        Whether packed rows are the same bytes, split alike between row and footer.
+        Whether packed rows are the same bytes, too.
     """
 
     def __init__(self, source: RowFormat, target: RowFormat) -> None:
@@ -112,8 +114,8 @@ class RowRewrite:
                 last.offset + behind, other.offset + behind, source.rope_dims, width, bool(source.interleaved)
             )
         self._moves = [piece for move in self._whole_moves(source, target) for piece in _split(move, source, target)]
-        alike = source.row_bytes == target.row_bytes and source.data_bytes == target.data_bytes
-        self.nothing = alike and self._moves == list(_split(_Move(0, 0, source.row_bytes), source, target))
+        self.in_place = _same_spans(source, target) and source.data_bytes == target.data_bytes
+        self.nothing = self.in_place and self._pairs is None and not self._scales
 
     @property
     def checked(self) -> bool:
@@ -124,7 +126,7 @@ class RowRewrite:
         """Return what is moved as it is, in order, neighbours together."""
         pairs = list(zip(source.parts, target.parts, strict=True))
         kept: list[_Move] = []
-        if source.row_bytes == target.row_bytes and all(list(a.spans()) == list(b.spans()) for a, b in pairs):
+        if _same_spans(source, target):
             kept.append(_Move(0, 0, source.row_bytes))
         else:
             for part, other in pairs:
@@ -164,8 +166,11 @@ class RowRewrite:
         return None
 
     def rewrite(self, blocks: Blocks, made: Blocks) -> None:
-        """Write rows in the target's format; their padding is what it was in `made`, where it does not move along."""
-        for move in self._moves:
+        """Write rows in the target's format; their padding is what it was in `made`, where it does not move along.
+
+        `made` may be `blocks` where rows change in place.
+        """
+        for move in () if made is blocks else self._moves:
             made.span(move.to, move.to + move.length)[...] = blocks.span(move.first, move.first + move.length)
         if self._pairs is not None:
             _reorder(self._pairs, blocks, made)
@@ -183,6 +188,12 @@ class RowRewrite:
 def row_rewrite(source: RowFormat, target: RowFormat) -> RowRewrite:
     """Return the moves from one format to another."""
     return RowRewrite(source, target)
+
+
+def _same_spans(source: RowFormat, target: RowFormat) -> bool:
+    """Say whether all parts are at the same bytes of packed rows of one length."""
+    pairs = zip(source.parts, target.parts, strict=True)
+    return source.row_bytes == target.row_bytes and all(list(a.spans()) == list(b.spans()) for a, b in pairs)
 
 
 def _scale_form(part: Part) -> tuple[str, int | None]:
@@ -242,7 +253,7 @@ def _other_form(stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _reorder(pairs: _Pairs, blocks: Blocks, made: Blocks) -> None:
     length, half = pairs.channels * pairs.element_bytes, pairs.channels // 2
     unsigned = np.dtype(f"<u{pairs.element_bytes}")
-    here = blocks.span(pairs.first, pairs.first + length).view(unsigned)
+    here = blocks.span(pairs.first, pairs.first + length).view(unsigned).copy()  # `made` may be the same memory
     there = made.span(pairs.to, pairs.to + length).view(unsigned)
     if pairs.to_halves:
         there[..., :half], there[..., half:] = here[..., 0::2], here[..., 1::2]

@@ -15,12 +15,14 @@ import hybridkv as hk
 import hybridkv.conversion as conversion
 import hybridkv.reference as ref
 from convert_support import VARIANTS, channels_of, filled, ids, label, packed_rows, pages, related, rotated
-from hybridkv.reference import RowFormat, published
+from hybridkv.reference import Part, RowFormat, ScaleRule, published
 from kernel_model import level
 
 __all__ = ["level"]  # a fixture
 
 BOTH = [pytest.param(hk.ops.convert, id="ops"), pytest.param(ref.convert, id="reference")]
+
+FP8 = published.INDEXER_FP8
 
 WITH_PAIRS = [
     rotated(row, interleaved)
@@ -29,9 +31,30 @@ WITH_PAIRS = [
     for interleaved in (True, False)
 ]  # fmt: skip
 
+# Bytes of odd places, and two scaled parts of which each goes another way.
+ODD = [
+    replace(FP8, name="odd", row_bytes=137, data_bytes=137, parts=(replace(FP8.parts[0], offset=7, scale_offset=1),)),
+    replace(FP8, name="odd"),
+]
+FLOAT32, CODES = (ScaleRule(encoding, 1e-4) for encoding in ("float32", "ue8m0"))
+TWO = [
+    RowFormat(
+        "two", 181,
+        (Part("a", 64, "float8_e4m3", 0, FLOAT32, 64, 65), Part("b", 64, "float8_e4m3", 69, CODES, 32, 133),
+         Part("c", 22, "bfloat16", 135)),
+        rope_dims=20, interleaved=True,
+    ),
+    RowFormat(
+        "two", 184,
+        (Part("a", 64, "float8_e4m3", 0, CODES, 16, 172), Part("b", 64, "float8_e4m3", 64, FLOAT32, 64, 178),
+         Part("c", 22, "bfloat16", 128)),
+        data_bytes=172, rope_dims=20, interleaved=False,
+    ),
+]  # fmt: skip
+
 LOSSLESS = [
     pytest.param(a, b, id=f"{label(a)} to {label(b)}")
-    for formats in (VARIANTS, WITH_PAIRS)
+    for formats in (VARIANTS, WITH_PAIRS, ODD, TWO)
     for a in formats
     for b in formats
     if related(a, b)
@@ -206,7 +229,7 @@ def as_layers(arrays: Any) -> list[np.ndarray]:
     return arrays if isinstance(arrays, list) else [arrays]
 
 
-@given(conversions(), st.sampled_from([600, 5 << 18]))
+@given(conversions(), st.sampled_from([600, 5_000, 5 << 18]))
 def test_kernels_do_what_the_specification_does(call: dict[str, Any], chunk: int) -> None:
     one, two = with_copy_of_out(call), with_copy_of_out(call)
     with pytest.MonkeyPatch.context() as patch:
