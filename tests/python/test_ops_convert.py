@@ -266,12 +266,14 @@ def test_what_came_there_and_back_has_its_bytes(call: dict[str, Any]) -> None:
         assert (ref.load_rows(made, last, source) == ref.load_rows(pool, first, source)).all()
 
 
-def test_the_same_on_every_level(level: str) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_same_on_every_level_and_for_any_number_of_threads(level: str, threads: int) -> None:
     rng = np.random.default_rng(6)
-    source, target = published.FP8_DS_MLA, published.FP8_DS_MLA.inline().paged(96)
-    pool, out = filled(rng, source, 12), pages(rng, target, 8)
-    hk.ops.convert(pool, ids(range(12)), out, ids(range(8)), source=source, target=replace(target, stride_multiple=1))
-    assert (ref.load_rows(out, np.arange(768), target) == ref.load_rows(pool, np.arange(768), source)).all()
+    source, target = published.FP8_DS_MLA, replace(published.FP8_DS_MLA.inline().paged(96), stride_multiple=1)
+    pool, out = filled(rng, source, 48), pages(rng, target, 32)  # 1.8 MB: enough to wake a thread
+    hk.ops.convert(pool, ids(range(48)), out, ids(range(32)), source=source, target=target, threads=threads)
+    every = np.arange(48 * 64)
+    assert (ref.load_rows(out, every, target) == ref.load_rows(pool, every, source)).all()
 
 
 def test_tensors_of_torch() -> None:
