@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridkv as hk
@@ -227,7 +227,6 @@ def strange_calls(draw: Any) -> dict[str, Any]:
     return call
 
 
-@settings(max_examples=300)
 @given(strange_calls())
 def test_whatever_comes_both_refuse_it_or_both_do_the_same(call: dict[str, Any]) -> None:
     outcomes = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels in numpy and float64: what every faster one, on a CPU or a GPU, is compared with.
 
-Slow and plain on purpose. Moving and summing bytes (:func:`gather`, :func:`scatter`, :func:`fingerprint`) is exact
-everywhere; compression (:func:`compress_tail`) is exact here, and elsewhere within
+Slow and plain on purpose. Moving and summing bytes (:func:`gather`, :func:`scatter`, :func:`fingerprint`,
+:func:`convert`) is exact everywhere; compression (:func:`compress_tail`) is exact here, and elsewhere within
 :func:`~hybridkv.reference.bounds.float32_bound` before it quantises. ``docs/kernels-reference.md`` tells the whole.
 """
 
