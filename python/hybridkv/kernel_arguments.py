@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from math import prod
 from typing import Any, NamedTuple
@@ -50,9 +49,30 @@ def kernel_facts(name: str, item: Any) -> ArrayFacts:
 def host_facts(name: str, item: Any) -> ArrayFacts:
     """Read where an array lies that has to be in host memory: the kernel runs on the CPU alone."""
     facts = kernel_facts(name, item)
+    require_host(name, facts)
+    return facts
+
+
+def require_host(name: str, facts: ArrayFacts) -> None:
+    """Refuse device memory where the kernel runs on the CPU alone."""
     if not facts.host:
         raise KernelContract(name, "host memory (there is no such kernel for devices)", "a device array")
-    return facts
+
+
+class _HostMemory:
+    """Memory that numpy can look at, whatever array it belongs to."""
+
+    def __init__(self, facts: ArrayFacts) -> None:
+        self._keepalive = facts.keepalive
+        self.__array_interface__ = {
+            "shape": facts.shape, "strides": facts.strides, "typestr": facts.dtype.str,
+            "data": (facts.address, True), "version": 3,
+        }  # fmt: skip
+
+
+def host_values(facts: ArrayFacts) -> np.ndarray[Any, Any]:
+    """View an array of the host, read-only, as numpy's."""
+    return np.asarray(_HostMemory(facts)) if prod(facts.shape) else np.empty(facts.shape, facts.dtype)
 
 
 def no_stream(stream: object) -> None:
@@ -115,6 +135,15 @@ def span_of(argument: str, facts: ArrayFacts, access: Access = Access.READ) -> S
     return Span(argument, facts.address, facts.address + prod(facts.shape) * facts.dtype.itemsize, access, facts)
 
 
+def extent_of(facts: ArrayFacts) -> tuple[int, int]:
+    """Return the first byte and the end of an array, gaps included."""
+    if prod(facts.shape) == 0:
+        return facts.address, facts.address
+    reach = [(extent - 1) * stride for extent, stride in zip(facts.shape, facts.strides, strict=True)]
+    start = facts.address + sum(min(span, 0) for span in reach)
+    return start, facts.address + sum(max(span, 0) for span in reach) + facts.dtype.itemsize
+
+
 def one_place(spans: list[Span]) -> tuple[bool, int | None]:
     """Return where all arrays lie, host and number of the device; refuses what is not where the first one is."""
     if not spans:
@@ -153,12 +182,12 @@ def integer(field: str, value: object) -> int:
     return int(value)
 
 
-def null_page_of(suffix: str, value: object, pages: int) -> int:
+def null_page_of(suffix: str, value: object, pages: int, argument: str = "null_page") -> int:
     if value is None:
         return -1
-    number = integer(f"null_page{suffix}", value)
+    number = integer(f"{argument}{suffix}", value)
     if not 0 <= number < pages:
-        raise KernelContract(f"null_page{suffix}", f"None or a page of the pool, 0 to {pages - 1}", number)
+        raise KernelContract(f"{argument}{suffix}", f"None or a page of the pool, 0 to {pages - 1}", number)
     return number
 
 
@@ -167,16 +196,3 @@ def thread_count(value: object) -> int:
     if not 1 <= number <= _MOST_THREADS:
         raise KernelContract("threads", f"1 to {_MOST_THREADS}", number)
     return number
-
-
-def by_group(argument: str, value: Any, names: list[str], *, whole: bool) -> dict[str, Any]:
-    """Take a mapping from group to argument; `whole`: every group must be there."""
-    if value is None and not whole:
-        return dict.fromkeys(names)
-    if not isinstance(value, Mapping):
-        raise KernelContract(argument, f"a mapping from groups {names}, as pools is one", type(value).__name__)
-    strange = [name for name in value if name not in names]
-    lacking = [name for name in names if name not in value]
-    if strange or (whole and lacking):
-        raise KernelContract(argument, f"groups {names}", f"groups {list(value)}")
-    return {name: value.get(name) for name in names}

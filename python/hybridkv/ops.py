@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels: pages and rows between pools and contiguous buffers, fingerprints of pages, compression of tails.
+"""Kernels: pages and rows between pools and contiguous buffers, or to another format; fingerprints; tail compression.
 
 ``docs/kernels.md`` defines every byte and code. Refused inputs raise :class:`~hybridkv.KernelContract`, and nothing is
 written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces
@@ -9,11 +9,12 @@ Arrays on a CUDA device go to its kernels, on the caller's stream (``docs/kernel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from hybridkv import _core
+from hybridkv.conversion import convert
 from hybridkv.errors import KernelContract
 from hybridkv.kernel_arguments import (
     COUNTS,
@@ -22,7 +23,6 @@ from hybridkv.kernel_arguments import (
     Access,
     Span,
     buffer_array,
-    by_group,
     flat_array,
     null_page_of,
     span_of,
@@ -31,9 +31,22 @@ from hybridkv.kernel_arguments import (
 from hybridkv.kernel_memory import refuse_overlaps, target_of
 from hybridkv.page_rows import PageRows
 from hybridkv.paged_pool import PagedPool, Pools, paged_pool
+from hybridkv.reference.conversion_plan import ConversionPlan, plan_conversion
+from hybridkv.reference.groups import by_group
 from hybridkv.tail_compression import compress_tail
 
-__all__ = ["CopyStatus", "PageRows", "Pools", "compress_tail", "fingerprint", "gather", "scatter"]
+__all__ = [
+    "ConversionPlan",
+    "CopyStatus",
+    "PageRows",
+    "Pools",
+    "compress_tail",
+    "convert",
+    "fingerprint",
+    "gather",
+    "plan_conversion",
+    "scatter",
+]
 
 _FINGERPRINT_UNIT = 8
 
@@ -212,18 +225,10 @@ def _each(
     null_page: Any,
 ) -> Iterator[_Arguments]:  # fmt: skip
     """Yield the arguments of each group: of the only one, or by name."""
-    if not isinstance(pools, Mapping):
-        yield _Arguments("", pools, page_ids, buffer, rows, layout, handouts, status, null_page)
-        return
-    names = list(pools)
-    needed = [by_group(n, v, names, whole=True) for n, v in (("page_ids", page_ids), (buffer_name, buffer))]
-    optional = [
-        by_group(n, v, names, whole=False)
-        for n, v in (("rows", rows), ("layout", layout), ("handouts", handouts), ("status", status),
-                     ("null_page", null_page))
-    ]  # fmt: skip
-    for name in names:
-        yield _Arguments(f"[{name!r}]", pools[name], *(m[name] for m in needed), *(m[name] for m in optional))
+    required = {"pools": pools, "page_ids": page_ids, buffer_name: buffer}
+    optional = {"rows": rows, "layout": layout, "handouts": handouts, "status": status, "null_page": null_page}
+    for suffix, own in by_group(required, optional):
+        yield _Arguments(suffix, buffer=own.pop(buffer_name), **own)
 
 
 def _copy_call(given: _Arguments, buffer_name: str, zeros: bool) -> KernelCall:

@@ -90,13 +90,7 @@ class PagedPool(NamedTuple):
 
     def check_alignment(self, unit: int, by_row: bool) -> None:
         """Refuse addresses and strides that are no multiple of `unit`."""
-        if self.unit % unit:
-            for number, (base, stride) in enumerate(self.layers):
-                if base % unit:
-                    raise KernelContract(self.name(number), f"an address that is a multiple of {unit}", hex(base))
-                if self.pages > 1 and stride % unit:
-                    expected = f"a page stride that is a multiple of {unit} bytes"
-                    raise KernelContract(self.name(number), expected, stride)
+        self.check_places(unit, unit)
         if self.in_one_piece and not by_row:
             return
         rows, _, row_stride, footer_bytes, footer_offset = self.rows
@@ -104,6 +98,17 @@ class PagedPool(NamedTuple):
             raise KernelContract(self.argument, f"a row stride that is a multiple of {unit} bytes", row_stride)
         if footer_bytes and footer_offset % unit:
             raise KernelContract(self.argument, f"a footer offset that is a multiple of {unit} bytes", footer_offset)
+
+    def check_places(self, base_unit: int, stride_unit: int) -> None:
+        """Refuse addresses of arrays, and distances of pages, that are no multiples."""
+        if self.unit % base_unit == 0 and self.unit % stride_unit == 0:
+            return
+        for number, (base, stride) in enumerate(self.layers):
+            if base % base_unit and self.pages:
+                raise KernelContract(self.name(number), f"an address that is a multiple of {base_unit}", hex(base))
+            if self.pages > 1 and stride % stride_unit:
+                expected = f"a page stride that is a multiple of {stride_unit} bytes"
+                raise KernelContract(self.name(number), expected, stride)
 
     def load_unit(self, by_row: bool) -> int:
         """Return the bytes that loads of a piece may take at a time."""
@@ -147,7 +152,7 @@ class Pools:
     __slots__ = ("_pool",)
 
     def __init__(self, arrays: Any, *, layout: PageRows | None = None) -> None:
-        self._pool = _read("", arrays, layout)
+        self._pool = _read("pools", arrays, layout, "layout")
         one_place(self._pool.spans())
 
     @property
@@ -164,26 +169,29 @@ class Pools:
         rows, row_bytes, _, footer_bytes, _ = self._pool.rows
         return f"Pools({self.layers} x {self.pages} pages of {rows} rows of {row_bytes} + {footer_bytes} bytes)"
 
-    def under(self, suffix: str) -> PagedPool:
-        """Return the pool, to be called as it is in a call: "" or the name of a group in brackets."""
-        return self._pool._replace(argument=f"pools{suffix}") if suffix else self._pool
+    def under(self, argument: str) -> PagedPool:
+        """Return the pool, under the name that it has in a call."""
+        return self._pool if argument == "pools" else self._pool._replace(argument=argument)
 
 
-def paged_pool(suffix: str, pools: Any, layout: PageRows | None, *, writable: bool = False) -> PagedPool:
+def paged_pool(
+    suffix: str, pools: Any, layout: PageRows | None, *, writable: bool = False,
+    argument: str = "pools", layout_argument: str = "layout",
+) -> PagedPool:  # fmt: skip
     """Take one array of pages, a list of one for each layer, or what was checked before."""
+    argument, field = argument + suffix, layout_argument + suffix
     if isinstance(pools, Pools):
         if layout is not None:
-            raise KernelContract(f"layout{suffix}", "None, since these Pools have theirs", layout)
-        pool = pools.under(suffix)
+            raise KernelContract(field, "None, since these Pools have theirs", layout)
+        pool = pools.under(argument)
     else:
-        pool = _read(suffix, pools, layout)
+        pool = _read(argument, pools, layout, field)
     if writable:
         pool.check_writable()
     return pool
 
 
-def _read(suffix: str, pools: Any, layout: PageRows | None) -> PagedPool:
-    argument = f"pools{suffix}"
+def _read(argument: str, pools: Any, layout: PageRows | None, field: str) -> PagedPool:
     listed = isinstance(pools, (list, tuple))
     items = list(pools) if listed else [pools]
     if not items:
@@ -196,7 +204,7 @@ def _read(suffix: str, pools: Any, layout: PageRows | None) -> PagedPool:
         name = f"{argument}[{number}]" if listed else argument
         facts = kernel_facts(name, item)
         if first is None or facts[1:4] != alike:
-            array, rows = _paged(name, suffix, facts, layout)
+            array, rows = _paged(name, field, facts, layout)
             if first is None:
                 first, alike = (array, rows), facts[1:4]
             elif (first[0].pages, first[1]) != (array.pages, rows):
@@ -218,12 +226,12 @@ def _read(suffix: str, pools: Any, layout: PageRows | None) -> PagedPool:
     )  # fmt: skip
 
 
-def _paged(name: str, suffix: str, facts: ArrayFacts, layout: PageRows | None) -> tuple[PoolArray, _RowNumbers]:
+def _paged(name: str, field: str, facts: ArrayFacts, layout: PageRows | None) -> tuple[PoolArray, _RowNumbers]:
     try:
         array = pool_array(name, facts)
     except ArgumentError as error:
         raise KernelContract(error.field, error.expected, error.got) from error
-    return array, _page_rows(name, suffix, facts.shape, array, layout)
+    return array, _page_rows(name, field, facts.shape, array, layout)
 
 
 def _check_place(name: str, address: int, like: PoolArray) -> None:
@@ -243,9 +251,7 @@ def _extent(rows: _RowNumbers) -> int:
     return max((count - 1) * row_stride + row_bytes, footer_offset + count * footer_bytes if footer_bytes else 0)
 
 
-def _page_rows(
-    name: str, suffix: str, shape: tuple[int, ...], array: PoolArray, layout: PageRows | None
-) -> _RowNumbers:
+def _page_rows(name: str, field: str, shape: tuple[int, ...], array: PoolArray, layout: PageRows | None) -> _RowNumbers:
     page_bytes = array.page_bytes
     if page_bytes == 0:
         raise KernelContract(name, "pages of at least 1 byte", f"shape {shape}")
@@ -254,7 +260,6 @@ def _page_rows(
             return (1, page_bytes, page_bytes, 0, page_bytes)
         rows, stride = shape[1], array.row_stride
         return (rows, page_bytes // rows, stride, 0, rows * stride)
-    field = f"layout{suffix}"
     if not isinstance(layout, PageRows):
         raise KernelContract(field, "hk.ops.PageRows", type(layout).__name__)
     if len(shape) == 3:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hybridkv import _core
 from hybridkv.errors import KernelContract
-from hybridkv.kernel_arguments import host_facts, no_stream, thread_count
+from hybridkv.kernel_arguments import extent_of, host_facts, no_stream, thread_count
 from hybridkv.pools import ArrayFacts
 from hybridkv.reference.contract import flag, number
 from hybridkv.reference.rotary import Rope
@@ -133,6 +133,7 @@ def check_tail(
     scores = _rows("score", score, (values.shape[0], row_width))
     if not isinstance(row_format, RowFormat) or row_format.channels != width:
         raise KernelContract("row_format", f"a RowFormat of {width} channels", row_format)
+    row_format.require_rope(rope)
     pages = _pages(out, row_format)
     firsts = _shaped("positions", positions, ("int32",), (None,))
     requests = firsts.shape[0]
@@ -222,20 +223,11 @@ def _check_apart(pages: ArrayFacts, inputs: dict[str, ArrayFacts], rings: dict[s
 
 
 def _require_apart(name: str, ours: ArrayFacts, others: Iterable[tuple[str, ArrayFacts]]) -> None:
-    start, end = _extent(ours)
+    start, end = extent_of(ours)
     for other, theirs in others:
-        first, last = _extent(theirs)
+        first, last = extent_of(theirs)
         if start < last and first < end and start < end and first < last:
             raise KernelContract(name, "memory of its own", f"memory of {other}")
-
-
-def _extent(facts: ArrayFacts) -> tuple[int, int]:
-    """First byte and end of an array, gaps included."""
-    if prod(facts.shape) == 0:
-        return facts.address, facts.address
-    reach = [(extent - 1) * stride for extent, stride in zip(facts.shape, facts.strides, strict=True)]
-    start = facts.address + sum(min(span, 0) for span in reach)
-    return start, facts.address + sum(max(span, 0) for span in reach) + facts.dtype.itemsize
 
 
 def _core_rows(facts: ArrayFacts) -> tuple[int, int, bool]:

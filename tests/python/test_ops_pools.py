@@ -17,6 +17,7 @@ from hybridkv.kernel_arguments import Access, Span
 from hybridkv.kernel_memory import refuse_overlaps
 from hybridkv.paged_pool import PagedPool, Reach
 from hybridkv.pools import ArrayFacts
+from hybridkv.reference import published
 
 IDS = np.array([3, -1, 0], np.int32)
 
@@ -194,3 +195,20 @@ def test_a_layer_that_no_address_reaches(address: int) -> None:
     with pytest.raises(KernelContract, match="63 bits") as refused:
         hk.ops.Pools([At(1 << 32), At(address)])
     assert refused.value.argument == "pools[1]"
+
+
+def test_a_conversion_takes_them_as_their_arrays() -> None:
+    source, target = published.plain("float32", 4, page_rows=1), published.plain("float32", 4, page_rows=2)
+    arrays = [np.arange(12, dtype=np.float32).reshape(3, 4) + layer for layer in range(2)]
+    ids, out_ids = np.int32([[2, 0, 1]]), np.int32([[0, 1]])
+    outs = [[np.zeros((2, 8), np.float32) for _ in arrays] for _ in range(2)]
+    hk.ops.convert(arrays, ids, outs[0], out_ids, source=source, target=target)
+    made = hk.ops.Pools(outs[1], layout=target.layout)
+    hk.ops.convert(hk.ops.Pools(arrays), ids, made, out_ids, source=source, target=target)
+    assert np.array_equal(outs[0], outs[1])
+    with pytest.raises(hk.KernelContract, match="out: expected 2 rows of 16 bytes") as refused:
+        hk.ops.convert(arrays, ids, hk.ops.Pools(outs[1]), out_ids, source=source, target=target)
+    assert refused.value.field == "out"
+    with pytest.raises(hk.KernelContract) as refused:
+        hk.ops.convert(made, out_ids, made, out_ids, source=target, target=target)
+    assert refused.value.field.startswith(("out", "pools"))

@@ -195,8 +195,8 @@ BUGS = [
         "two layouts",
         "a layout beside that of Pools is taken and has no effect",
         POOLS,
-        '        if layout is not None:\n            raise KernelContract(f"layout{suffix}"',
-        '        if layout is None and pools is None:\n            raise KernelContract(f"layout{suffix}"',
+        "        if layout is not None:\n            raise KernelContract(field",
+        "        if layout is None and pools is None:\n            raise KernelContract(field",
         "tests/python/test_ops_pools.py::test_their_layout_is_theirs",
     ),
     Bug(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels in numpy and float64: what every faster one, on a CPU or a GPU, is compared with.
 
-Slow and plain on purpose. Moving and summing bytes (:func:`gather`, :func:`scatter`, :func:`fingerprint`) is exact
-everywhere; compression (:func:`compress_tail`) is exact here, and elsewhere within
+Slow and plain on purpose. Moving and summing bytes (:func:`gather`, :func:`scatter`, :func:`fingerprint`,
+:func:`convert`) is exact everywhere; compression (:func:`compress_tail`) is exact here, and elsewhere within
 :func:`~hybridkv.reference.bounds.float32_bound` before it quantises. ``docs/kernels-reference.md`` tells the whole.
 """
 
@@ -10,6 +10,8 @@ from hybridkv.page_rows import PageRows
 from hybridkv.reference import published
 from hybridkv.reference.bounds import float32_bound
 from hybridkv.reference.compressor import Compressor
+from hybridkv.reference.conversion import convert
+from hybridkv.reference.conversion_plan import ConversionPlan, ConversionStep, Obstacle, plan_conversion
 from hybridkv.reference.fingerprint_sums import fingerprint_of
 from hybridkv.reference.hadamard import rotate_hadamard
 from hybridkv.reference.indexer import choose_entries, index_scores
@@ -29,6 +31,9 @@ __all__ = [
     "E4M3",
     "PUBLISHED",
     "Compressor",
+    "ConversionPlan",
+    "ConversionStep",
+    "Obstacle",
     "PageRows",
     "Part",
     "Ring",
@@ -39,6 +44,7 @@ __all__ = [
     "Yarn",
     "choose_entries",
     "compress_tail",
+    "convert",
     "decode_rows",
     "encode_rows",
     "fingerprint",
@@ -47,6 +53,7 @@ __all__ = [
     "gather",
     "index_scores",
     "load_rows",
+    "plan_conversion",
     "published",
     "rotate_hadamard",
     "scatter",

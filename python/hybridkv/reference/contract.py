@@ -13,6 +13,8 @@ from hybridkv.errors import KernelContract
 from hybridkv.reference.arrays import Doubles, widen
 from hybridkv.reference.small_floats import BFLOAT16
 
+MOST_THREADS = 64
+
 
 def array(name: str, value: object, dtypes: tuple[Any, ...], shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
     """Return an argument that must be an array as it stands: a kernel converts nothing.
@@ -96,3 +98,9 @@ def no_stream(stream: object) -> None:
     """Refuse a stream: numpy arrays lie in host memory, where there is none."""
     if stream is not None:
         raise KernelContract("stream", "None for host arrays", stream)
+
+
+def check_threads(threads: object) -> None:
+    """Refuse a number of threads that no kernel takes; here it has no meaning."""
+    if number("threads", threads, f"an int in [1, {MOST_THREADS}]", 1) > MOST_THREADS:
+        raise KernelContract("threads", f"an int in [1, {MOST_THREADS}]", threads)

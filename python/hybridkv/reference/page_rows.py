@@ -45,8 +45,8 @@ class Pool:
         As in :func:`~hybridkv.reference.gather`.
     layout : PageRows or None
         Likewise.
-    argument : str
-        What errors call the pools.
+    argument, layout_argument : str
+        What errors call the pools and the layout.
 
     Attributes
     ----------
@@ -62,7 +62,9 @@ class Pool:
         Whether one array was given, not a sequence.
     """
 
-    def __init__(self, suffix: str, pools: object, layout: object, argument: str = "pools") -> None:
+    def __init__(
+        self, suffix: str, pools: object, layout: object, argument: str = "pools", layout_argument: str = "layout"
+    ) -> None:
         self.name = name = f"{argument}{suffix}"
         self.single = isinstance(pools, np.ndarray)
         given = [pools] if self.single else pools
@@ -75,7 +77,7 @@ class Pool:
         for at, member in enumerate(given):
             own_name = name if self.single else f"{name}[{at}]"
             pages = _as_bytes(own_name, member)
-            places = _places(own_name, f"layout{suffix}", pages, layout)
+            places = _places(own_name, f"{layout_argument}{suffix}", pages, layout)
             first = first or (len(pages), places)
             if (len(pages), places) != first:
                 raise KernelContract(own_name, f"{first[0]} pages of {first[1]}, as the first", (len(pages), places))
@@ -171,6 +173,8 @@ def _address(value: npt.NDArray[Any]) -> int:
 def _as_bytes(name: str, member: object) -> Bytes:
     if not isinstance(member, np.ndarray):
         raise KernelContract(name, "a numpy array", type(member).__name__)
+    if member.dtype.hasobject:
+        raise KernelContract(name, "bytes of a page, no Python objects", f"an array of {member.dtype}")
     if member.ndim not in (2, 3) or min(member.shape[1:]) < 1:
         raise KernelContract(name, "shape [pages, page_bytes] or [pages, rows, row_bytes]", list(member.shape))
     if member.shape[-1] * member.itemsize > 1 and member.strides[-1] != member.itemsize:

@@ -12,20 +12,21 @@ first byte is written.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hybridkv.errors import KernelContract
 from hybridkv.reference.arrays import Bytes
-from hybridkv.reference.contract import array, no_stream, number
+from hybridkv.reference.contract import array, check_threads, no_stream
 from hybridkv.reference.fingerprint_sums import fingerprint_of
 from hybridkv.reference.groups import by_group, require_apart, require_writable
 from hybridkv.reference.page_rows import Pool
 from hybridkv.reference.pieces import OK, Pieces
 
 MISSING = ("zeros", "skip")
-MOST_THREADS = 64
 FINGERPRINT_LOAD = 8  # bytes
 
 
@@ -82,25 +83,15 @@ def gather(
     if missing not in MISSING:
         raise KernelContract("missing", f"one of {list(MISSING)}", missing)
     no_stream(stream)
-    _check_threads(threads)
-    jobs = []
+    check_threads(threads)
     options = {"layout": layout, "rows": rows, "handouts": handouts, "status": status, "null_page": null_page}
-    for suffix, own in by_group({"pools": pools, "page_ids": page_ids, "out": out}, options):
-        pool, pieces, buffer = _prepared(suffix, own, "out")
-        require_writable(f"out{suffix}", own["out"])
-        jobs.append((pool, pieces, buffer, {f"out{suffix}": own["out"]} | pieces.outputs))
-    written = [job[3] for job in jobs]
-    require_apart(written, [*written, *(job[1].inputs for job in jobs), *(job[0].named for job in jobs)])
-    for pool, pieces, buffer, _ in jobs:
-        for i in range(len(pieces)):
-            outcome = pieces.before(i)
-            if outcome == OK:
-                for layer in range(pool.layers):
-                    buffer[layer, i] = pool.packed(layer, *pieces.place(i))
-                outcome = pieces.after(i)
-            if outcome != OK and missing == "zeros":
-                buffer[:, i] = 0
-            pieces.report(i, outcome)
+    jobs = _jobs({"pools": pools, "page_ids": page_ids, "out": out}, options)
+    written = [{**job.given, **job.pieces.outputs} for job in jobs]
+    for job in jobs:
+        for name, buffer in job.given.items():
+            require_writable(name, buffer)
+    require_apart(written, [*written, *(job.pieces.inputs for job in jobs), *(job.pool.named for job in jobs)])
+    _copy_pieces(jobs, _pack, zero_missing=missing == "zeros")
 
 
 def scatter(
@@ -135,28 +126,18 @@ def scatter(
         As in :func:`gather`, and a page or row named twice.
     """
     no_stream(stream)
-    _check_threads(threads)
-    jobs = []
+    check_threads(threads)
     options = {"layout": layout, "rows": rows, "handouts": handouts, "status": status, "null_page": null_page}
-    for suffix, own in by_group({"pools": pools, "page_ids": page_ids, "src": src}, options):
-        pool, pieces, buffer = _prepared(suffix, own, "src")
-        for name, member in pool.named.items():
+    jobs = _jobs({"pools": pools, "page_ids": page_ids, "src": src}, options)
+    for job in jobs:
+        for name, member in job.pool.named.items():
             require_writable(name, member)
-        places = [pieces.place(i) for i in range(len(pieces)) if not pieces.is_missing(i)]
-        if len(set(places)) != len(places):
-            raise KernelContract(f"page_ids{suffix}", "each page, or row of a page, at most once", own["page_ids"])
-        jobs.append((pool, pieces, buffer, {f"src{suffix}": own["src"]} | pieces.inputs))
-    statuses = [job[1].outputs for job in jobs]
-    require_apart([job[0].named for job in jobs], [*statuses, *(job[3] for job in jobs)])
-    require_apart(statuses, [*statuses, *(job[3] for job in jobs)])
-    for pool, pieces, buffer, _ in jobs:
-        for i in range(len(pieces)):
-            outcome = pieces.before(i)
-            if outcome == OK:
-                for layer in range(pool.layers):
-                    pool.unpack(buffer[layer, i], layer, *pieces.place(i))
-                outcome = pieces.after(i)
-            pieces.report(i, outcome)
+        job.pieces.require_once()
+    statuses = [job.pieces.outputs for job in jobs]
+    others = [*statuses, *({**job.given, **job.pieces.inputs} for job in jobs)]
+    require_apart([job.pool.named for job in jobs], others)
+    require_apart(statuses, others)
+    _copy_pieces(jobs, _unpack, zero_missing=False)
 
 
 def fingerprint(
@@ -186,7 +167,7 @@ def fingerprint(
         As in :func:`gather`.
     """
     no_stream(stream)
-    _check_threads(threads)
+    check_threads(threads)
     jobs = []
     options = {"layout": layout, "null_page": null_page}
     for suffix, own in by_group({"pools": pools, "page_ids": page_ids, "out": out}, options):
@@ -208,14 +189,49 @@ def fingerprint(
                 sums[layer, i] = fingerprint_of(pool.packed(layer, *pieces.place(i))) if there else 0
 
 
-def _prepared(suffix: str, own: dict[str, Any], buffer: str) -> tuple[Pool, Pieces, Bytes]:
-    """Check what gather and scatter have in common."""
-    pool = Pool(suffix, own["pools"], own["layout"])
-    pieces = Pieces(pool, suffix, own["page_ids"], own["rows"], own["handouts"], own["status"], own["null_page"])
-    by_row = own["rows"] is not None
-    view = pool.buffer(f"{buffer}{suffix}", own[buffer], len(pieces), by_row=by_row)
-    pool.require_aligned(pool.unit(by_row=by_row), {f"{buffer}{suffix}": own[buffer]}, by_row=by_row)
-    return pool, pieces, view
+class _Job(NamedTuple):
+    """One group of a copy, checked; `given` is its buffer as it came, by the name that errors give it."""
+
+    pool: Pool
+    pieces: Pieces
+    buffer: Bytes
+    given: dict[str, npt.NDArray[Any]]
+
+
+def _jobs(required: dict[str, Any], options: dict[str, Any]) -> list[_Job]:
+    """Check what gather and scatter have in common; the last of what is required is the buffer."""
+    buffer = list(required)[-1]
+    jobs = []
+    for suffix, own in by_group(required, options):
+        pool = Pool(suffix, own["pools"], own["layout"])
+        pieces = Pieces(pool, suffix, own["page_ids"], own["rows"], own["handouts"], own["status"], own["null_page"])
+        by_row, name = own["rows"] is not None, f"{buffer}{suffix}"
+        view = pool.buffer(name, own[buffer], len(pieces), by_row=by_row)
+        pool.require_aligned(pool.unit(by_row=by_row), {name: own[buffer]}, by_row=by_row)
+        jobs.append(_Job(pool, pieces, view, {name: own[buffer]}))
+    return jobs
+
+
+def _copy_pieces(jobs: list[_Job], move: Callable[[_Job, int, int], None], *, zero_missing: bool) -> None:
+    """Move each piece between two looks at its hand-out count, and report."""
+    for job in jobs:
+        for i in range(len(job.pieces)):
+            outcome = job.pieces.before(i)
+            if outcome == OK:
+                for layer in range(job.pool.layers):
+                    move(job, layer, i)
+                outcome = job.pieces.after(i)
+            if outcome != OK and zero_missing:
+                job.buffer[:, i] = 0
+            job.pieces.report(i, outcome)
+
+
+def _pack(job: _Job, layer: int, piece: int) -> None:
+    job.buffer[layer, piece] = job.pool.packed(layer, *job.pieces.place(piece))
+
+
+def _unpack(job: _Job, layer: int, piece: int) -> None:
+    job.pool.unpack(job.buffer[layer, piece], layer, *job.pieces.place(piece))
 
 
 def _check_loads(pool: Pool) -> None:
@@ -223,8 +239,3 @@ def _check_loads(pool: Pool) -> None:
     sizes = (pool.plan.row_bytes, pool.plan.footer_bytes)
     if not pool.in_one_piece and any(size % FINGERPRINT_LOAD for size in sizes):
         raise KernelContract(pool.name, f"rows and footers of multiples of {FINGERPRINT_LOAD} bytes", sizes)
-
-
-def _check_threads(threads: object) -> None:
-    if number("threads", threads, f"an int in [1, {MOST_THREADS}]", 1) > MOST_THREADS:
-        raise KernelContract("threads", f"an int in [1, {MOST_THREADS}]", threads)

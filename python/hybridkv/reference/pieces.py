@@ -18,7 +18,9 @@ Handouts: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 OK, STALE, CHANGED, SKIPPED = range(4)
 """Outcomes of a piece, as ``status`` has them."""
 
-_IDS = (np.int32, np.int64)
+IDS = (np.int32, np.int64)
+"""dtypes of page ids and rows."""
+
 _COUNTS = (np.uint64, np.int64)
 
 
@@ -52,17 +54,15 @@ class Pieces:
         status: npt.NDArray[np.int32] | None = None,
         null_page: int | None = None,
     ) -> None:
-        self.page_ids = _ids(f"page_ids{suffix}", page_ids, None, pool.pages)
+        self._name = f"page_ids{suffix}"
+        self.page_ids = _aligned(self._name, ids_of(self._name, page_ids, (None,), pool.pages))
         self.rows: npt.NDArray[Any] | None = None
         if rows is not None:
-            self.rows = _ids(f"rows{suffix}", rows, len(self.page_ids), pool.plan.rows)
+            name = f"rows{suffix}"
+            self.rows = _aligned(name, ids_of(name, rows, (len(self.page_ids),), pool.plan.rows))
             if self.rows.dtype != self.page_ids.dtype:
                 raise KernelContract(f"rows{suffix}", f"dtype {self.page_ids.dtype}, as page_ids", str(self.rows.dtype))
-        self.null_page = null_page
-        if null_page is not None:
-            page = number(f"null_page{suffix}", null_page, "a page id", 0)
-            if page >= pool.pages:
-                raise KernelContract(f"null_page{suffix}", f"a page id below {pool.pages}", null_page)
+        self.null_page = null_page_of(f"null_page{suffix}", null_page, pool.pages)
         self.counts, self.expected = _handouts(f"handouts{suffix}", handouts, pool.pages, len(self.page_ids))
         self.status = status
         if status is not None:
@@ -89,6 +89,12 @@ class Pieces:
         page, row = self.place(piece)
         return page in (-1, self.null_page) or row == -1
 
+    def require_once(self) -> None:
+        """Refuse a page, or a row of a page, that is named twice."""
+        places = [self.place(i) for i in range(len(self)) if not self.is_missing(i)]
+        if len(set(places)) != len(places):
+            raise KernelContract(self._name, "each page, or row of a page, at most once", self.page_ids)
+
     def before(self, piece: int) -> int:
         """Return the outcome before the first byte is touched: OK, STALE or SKIPPED."""
         if self.is_missing(piece):
@@ -111,11 +117,39 @@ class Pieces:
         return int(both[0]) % 2**64 == int(both[1]) % 2**64  # bits decide, not the sign of int64
 
 
-def _ids(name: str, value: object, length: int | None, limit: int) -> npt.NDArray[Any]:
-    ids = _aligned(name, array(name, value, _IDS, (length,)))
+def ids_of(name: str, value: object, shape: tuple[int | None, ...], limit: int) -> npt.NDArray[Any]:
+    """Return ids, or -1; else a :class:`KernelContract` that names the argument.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+    value : object
+        int32 or int64 ndarray.
+    shape : tuple of int or None
+        None: any size.
+    limit : int
+        What each id is below.
+
+    Returns
+    -------
+    ndarray
+        ``value``.
+    """
+    ids = array(name, value, IDS, shape)
     if ids.size and not (ids.min() >= -1 and ids.max() < limit):
         raise KernelContract(name, f"-1 <= id < {limit}", f"{ids.min()} to {ids.max()}")
     return ids
+
+
+def null_page_of(name: str, value: object, pages: int) -> int:
+    """Return a page that counts as missing, -1 where there is none; else a :class:`KernelContract`."""
+    if value is None:
+        return -1
+    page = number(name, value, "a page id", 0)
+    if page >= pages:
+        raise KernelContract(name, f"a page id below {pages}", value)
+    return page
 
 
 def _handouts(

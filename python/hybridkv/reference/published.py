@@ -119,6 +119,9 @@ FP8_DS_MLA_V32 = RowFormat(
 INDEXER_FP8 = tiled("indexer_fp8", "float8_e4m3", 128, 128, ScaleRule("float32", SMALLEST_AMAX))
 """132: 128 x e4m3 and a float32 scale that is a power of two. Rotated by a Hadamard matrix in some engines."""
 
+INDEXER_FP8_UE8M0 = tiled("indexer_fp8_ue8m0", "float8_e4m3", 128, 32, ScaleRule("ue8m0", SMALLEST_AMAX))
+"""132: the same size with four UE8M0 scales, one for each 32 channels, where another GPU family reads."""
+
 INDEXER_MXFP4 = tiled("indexer_mxfp4", "float4_e2m1", 128, 32, ScaleRule("ue8m0", 6 * 2.0**-126), hadamard=True)
 """68: 128 x e2m1 in tiles of 32 and 4 UE8M0 scales; rotated, as in DeepSeek's own code."""
 
@@ -140,6 +143,7 @@ PUBLISHED = {
         FP8_DS_MLA_512,
         FP8_DS_MLA_V32,
         INDEXER_FP8,
+        INDEXER_FP8_UE8M0,
         INDEXER_MXFP4,
         V41_FP8,
         V41_FP4,

@@ -16,10 +16,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hybridkv.coverage import positive_int
-from hybridkv.errors import SpecError
+from hybridkv.coverage import positive_int, whole_number
+from hybridkv.errors import KernelContract, SpecError
 from hybridkv.page_rows import PageRows
 from hybridkv.reference.quantise import ELEMENT_BITS, SMALL_FLOATS, ScaleRule
+from hybridkv.reference.rotary import Rope
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,17 @@ class RowFormat:
         Whether the channels of a row are rotated by a Hadamard matrix before they are quantised.
     first_rounded_to : str, optional
         Element type that values are rounded to before the quantiser sees them, such as ``"bfloat16"``; default: none.
+    rope_dims : int
+        Channels at the end of a row that a rotary embedding turned; 0: not declared.
+    interleaved : bool, optional
+        Which of these channels are pairs, as in :class:`~hybridkv.reference.Rope`; given exactly where `rope_dims` is.
 
     Raises
     ------
     SpecError
         Sizes below 1, spans of parts that leave the row, overlap or are split by the footer, a tile that does not
-        divide its channels, a Hadamard matrix over channels that are no power of two.
+        divide its channels, a Hadamard matrix over channels that are no power of two, rotated channels that are odd
+        or more than there are.
 
     Notes
     -----
@@ -114,6 +120,8 @@ class RowFormat:
     stride_multiple: int = 1
     hadamard: bool = False
     first_rounded_to: str | None = None
+    rope_dims: int = 0
+    interleaved: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -138,6 +146,7 @@ class RowFormat:
         _check_spans(self)
         if self.hadamard and self.channels & (self.channels - 1):
             raise SpecError("row_format.hadamard", "channels that are a power of two", self.channels)
+        _check_rotation(self)
 
     @property
     def channels(self) -> int:
@@ -213,6 +222,23 @@ class RowFormat:
             raise SpecError("row_format.parts", "scales behind all elements", self.name)
         return replace(self, data_bytes=min(offsets))
 
+    def require_rope(self, rope: Rope | None) -> None:
+        """Refuse a rotation that is not the declared one; where none is declared, any is taken.
+
+        Parameters
+        ----------
+        rope : Rope or None
+            What rows are rotated by before they are written.
+
+        Raises
+        ------
+        KernelContract
+            Other channels, or other pairs of them.
+        """
+        if self.rope_dims and (rope is None or (rope.dims, rope.interleaved) != (self.rope_dims, self.interleaved)):
+            pairs = "interleaved pairs" if self.interleaved else "halves"
+            raise KernelContract("rope", f"{self.rope_dims} channels in {pairs}, as row_format declares", rope)
+
     def inline(self) -> RowFormat:
         """Return the format with all bytes of a row together, in the order of the packed row."""
         return replace(self, data_bytes=self.row_bytes)
@@ -235,6 +261,14 @@ def _check_part(part: Part) -> None:
         tile = positive_int(f"{where}.tile", part.tile)
         if part.channels % tile:
             raise SpecError(f"{where}.tile", f"a divisor of {part.channels} channels", tile)
+
+
+def _check_rotation(row: RowFormat) -> None:
+    dims = whole_number(row.rope_dims)
+    if dims is None or dims % 2 or not 0 <= dims <= row.channels:
+        raise SpecError("row_format.rope_dims", f"an even number of {row.channels} channels at most", row.rope_dims)
+    if (dims == 0) is not (row.interleaved is None) or not isinstance(row.interleaved, (bool, type(None))):
+        raise SpecError("row_format.interleaved", "True or False with rope_dims, None without", row.interleaved)
 
 
 def _check_spans(row: RowFormat) -> None:

@@ -193,14 +193,35 @@ def pages_of(name: str, pages: object, row_format: RowFormat, *, written: bool) 
     if given.shape[1] < row_format.page_bytes:
         raise KernelContract(name, f"pages of at least {row_format.page_bytes} bytes", given.shape[1])
     pool = Pool("", given, row_format.layout, argument=name)
-    address, stride = int(given.__array_interface__["data"][0]), given.strides[0]
-    if given.size and address % row_format.base_alignment:
-        raise KernelContract(name, f"an address that is a multiple of {row_format.base_alignment}", address)
-    if len(given) > 1 and stride % row_format.stride_unit:
-        raise KernelContract(name, f"a page stride that is a multiple of {row_format.stride_unit}", stride)
-    if written:
-        require_writable(name, given)
+    require_placed(pool, row_format, written=written)
     return pool
+
+
+def require_placed(pool: Pool, row_format: RowFormat, *, written: bool) -> None:
+    """Refuse arrays of pages that do not lie where a format allows.
+
+    Parameters
+    ----------
+    pool : Pool
+        Any number of layers.
+    row_format : RowFormat
+        Alignment of pages and of the distance between them.
+    written : bool
+        Whether the arrays must be writable.
+
+    Raises
+    ------
+    KernelContract
+        A base address or page stride that the format does not allow, a read-only array where it is written.
+    """
+    for name, pages in pool.named.items():
+        address, stride = int(pages.__array_interface__["data"][0]), pages.strides[0]
+        if pages.size and address % row_format.base_alignment:
+            raise KernelContract(name, f"an address that is a multiple of {row_format.base_alignment}", address)
+        if len(pages) > 1 and stride % row_format.stride_unit:
+            raise KernelContract(name, f"a page stride that is a multiple of {row_format.stride_unit}", stride)
+        if written:
+            require_writable(name, pages)
 
 
 def _places(slots: object, rows: int | None, pool: Pool, *, least: int) -> npt.NDArray[np.integer[Any]]:

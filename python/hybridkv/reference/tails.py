@@ -109,6 +109,7 @@ def compress_tail(
     rows = real_rows("kv", kv, shape), real_rows("score", score, (len(kv), compressor.row_width))
     if not isinstance(row_format, RowFormat) or row_format.channels != compressor.width:
         raise KernelContract("row_format", f"a RowFormat of {compressor.width} channels", row_format)
+    row_format.require_rope(rope)
     pages_of("out", out, row_format, written=True)
     requests = _requests(starts, positions, write_mask, len(kv))
     _check_carry("carry", carry, compressor, len(requests))

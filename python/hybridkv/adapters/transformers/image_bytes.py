@@ -144,7 +144,7 @@ def _format_entry(made: KvFormat) -> dict[str, Any]:
 
 def _nbytes(entry: Mapping[str, Any]) -> int:
     # Numbers alone: a product with a list is a list as often repeated.
-    return math.prod(map(operator.index, entry["shape"])) * DTYPES[entry["dtype"]][0].itemsize
+    return int(math.prod(map(operator.index, entry["shape"])) * DTYPES[entry["dtype"]][0].itemsize)
 
 
 def _read_header(view: memoryview) -> bytes:
