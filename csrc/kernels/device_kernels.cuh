@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points of all device kernels, held against HKV_DEVICE_KERNELS.
 #pragma once
+#include "kernels/compress.cuh"
 #include "kernels/fingerprint.cuh"
 #include "kernels/paged_copy.cuh"
 
@@ -20,4 +21,11 @@ HKV_COPY(hkv_scatter_by_block, Scatter, BlockTeam)
 
 HKV_KERNEL(hkv_fingerprint, hkv::device_threads, (HKV_ARGUMENT hkv::FingerprintLaunch launch)) {
   hkv::fingerprint_pages(launch);
+}
+
+HKV_KERNEL(hkv_compress_by_warp, hkv::device_threads, (HKV_ARGUMENT hkv::CompressLaunch launch)) {
+  hkv::compress_windows<hkv::WarpTeam>(launch);
+}
+HKV_KERNEL(hkv_compress_by_block, hkv::device_threads, (HKV_ARGUMENT hkv::CompressLaunch launch)) {
+  hkv::compress_windows<hkv::BlockTeam>(launch);
 }

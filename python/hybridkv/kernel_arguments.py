@@ -99,20 +99,6 @@ def kernel_facts(name: str, item: Any) -> ArrayFacts:
         raise KernelContract(error.field, error.expected, error.got) from error
 
 
-def host_facts(name: str, item: Any) -> ArrayFacts:
-    """Read where an array lies that has to be in host memory: the kernel runs on the CPU alone."""
-    facts = kernel_facts(name, item)
-    if not facts.host:
-        raise KernelContract(name, "host memory (there is no such kernel for devices)", "a device array")
-    return facts
-
-
-def no_stream(stream: object) -> None:
-    """Refuse a stream where all is done on the CPU."""
-    if stream is not None:
-        raise KernelContract("stream", "None for host arrays", stream)
-
-
 def _is_contiguous(facts: ArrayFacts) -> bool:
     if prod(facts.shape) == 0:
         return True
