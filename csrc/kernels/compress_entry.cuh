@@ -4,32 +4,64 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/compress_math.cuh"
-#include "kernels/device_arguments.h"
+#include "kernels/compress_request.cuh"
+#include "kernels/device_pieces.cuh"
 
 namespace hkv {
 
-// A team's part of its block's shared memory: `entry` channels of float32, then bytes of the packed row.
-template <class Team, class Floats, class Bytes>
+// What a team is to tail compression: its room, how its warps divide a window, and its part of the shared memory.
+template <class Team>
+struct CompressTeam;
+template <>
+struct CompressTeam<WarpTeam> {
+  static constexpr CompressRoom room = warp_room;
+  static constexpr unsigned warps = 1, groups = 1;
+  HKV_DEVICE static unsigned of_block() { return simt::thread() / 32; }
+};
+template <>
+struct CompressTeam<BlockTeam> {
+  static constexpr CompressRoom room = block_room;
+  static constexpr unsigned warps = device_threads / 32, groups = 4;
+  HKV_DEVICE static unsigned of_block() { return 0; }
+};
+
+template <class Team>
+struct EntryMemory {
+  static constexpr CompressRoom room = CompressTeam<Team>::room;
+  HKV_DEVICE static auto channels() {
+    HKV_SHARED(float, memory, room.teams* room.channels);
+    return memory;
+  }
+  HKV_DEVICE static auto packed() {
+    HKV_SHARED(std::uint8_t, memory, room.teams* room.row_bytes);
+    return memory;
+  }
+  HKV_DEVICE static auto weights() {  // of the block
+    HKV_SHARED(float, memory, room.channels);
+    return memory;
+  }
+};
+
+// The entry under way of a team: its channels in float32, and the bytes of its packed row.
+template <class Team>
 class EntryRow {
  public:
-  HKV_DEVICE EntryRow(const CompressLaunch& launch, Team& team, Floats channels, unsigned first_channel,
-                      Bytes packed, unsigned first_byte, Floats weights)
-      : launch_(launch),
-        call_(launch.call),
-        width_(static_cast<unsigned>(launch.call.width)),
-        team_(team),
-        channels_(channels),
-        first_channel_(first_channel),
-        packed_(packed),
-        first_byte_(first_byte),
-        weights_(weights) {}
+  HKV_DEVICE explicit EntryRow(const CompressLaunch& launch)
+      : launch_(launch), call_(launch.call), width_(static_cast<unsigned>(launch.call.width)) {}
 
   // Channels are apart by an exclusive or, so that 32 threads touch 32 banks whether each has one of 32 channels in a
   // row or one of eight of its own.
-  HKV_DEVICE float channel(unsigned c) const { return channels_[place(c)]; }
-  HKV_DEVICE void set_channel(unsigned c, float value) const { channels_[place(c)] = value; }
-  HKV_DEVICE std::uint8_t byte(unsigned i) const { return packed_[first_byte_ + i]; }
+  HKV_DEVICE float channel(unsigned c) const { return Memory::channels()[place(c)]; }
+  HKV_DEVICE void set_channel(unsigned c, float value) const { Memory::channels()[place(c)] = value; }
+
+  // Weights to shared memory, and zeros where no part of a row covers a byte.
+  HKV_DEVICE void prepare() const {
+    for (unsigned c = simt::thread(); c < width_; c += simt::threads()) {
+      Memory::weights()[c] = channel_at(call_.norm_weight.base, c, call_.norm_weight.wide);
+    }
+    for (unsigned i = team_.rank(); i < call_.layout.row_bytes; i += team_.size()) set_byte(i, 0);
+    simt::barrier();
+  }
 
   // The same for all threads; in the order of window_finish.h.
   HKV_DEVICE double mean_square() const {
@@ -55,12 +87,14 @@ class EntryRow {
       team_.sync();
     }
     unsigned first = 0;
+    HKV_ROLLED
     for (std::int32_t p = 0; p < layout.part_count; ++p) {
       if (launch_.parts[p].scale != ScaleCode::None) scale_tiles(launch_.parts[p], first);
       first += static_cast<unsigned>(launch_.parts[p].channels);
     }
     team_.sync();
     first = 0;
+    HKV_ROLLED
     for (std::int32_t p = 0; p < layout.part_count; ++p) {
       encode(launch_.parts[p], first);
       first += static_cast<unsigned>(launch_.parts[p].channels);
@@ -68,14 +102,29 @@ class EntryRow {
     team_.sync();
   }
 
+  HKV_DEVICE void store(const EntryPlace& at) const {
+    const RowLayout& layout = call_.layout;
+    std::byte* const page = call_.pages + at.page * call_.page_stride;
+    const std::int64_t footer = layout.footer_bytes();
+    store_bytes(page + at.row * layout.data_bytes, 0, layout.data_bytes);
+    store_bytes(page + layout.page_rows * layout.data_bytes + at.row * footer, layout.data_bytes, footer);
+  }
+
  private:
-  HKV_DEVICE unsigned place(unsigned c) const { return first_channel_ + (c ^ (c >> 5 & 7)); }
+  using Memory = EntryMemory<Team>;
+
+  HKV_DEVICE unsigned place(unsigned c) const {
+    return CompressTeam<Team>::of_block() * Memory::room.channels + (c ^ (c >> 5 & 7));
+  }
+  HKV_DEVICE unsigned byte_place(std::int64_t i) const {
+    return CompressTeam<Team>::of_block() * Memory::room.row_bytes + static_cast<unsigned>(i);
+  }
   HKV_DEVICE void set_byte(std::int64_t i, std::uint32_t value) const {
-    packed_[first_byte_ + static_cast<unsigned>(i)] = static_cast<std::uint8_t>(value);
+    Memory::packed()[byte_place(i)] = static_cast<std::uint8_t>(value);
   }
 
   HKV_DEVICE double normed_channel(unsigned c, double scale) const {
-    const float weight = weights_[c];
+    const float weight = Memory::weights()[c];
     return normed(channel(c), weight, scale);
   }
   HKV_DEVICE void norm_and_rotate(double scale, double position) const {
@@ -84,6 +133,7 @@ class EntryRow {
       set_channel(c, static_cast<float>(normed_channel(c, scale)));
     }
     const unsigned pairs = rotated / 2;
+    HKV_ROLLED
     for (unsigned i = team_.rank(); i < pairs; i += team_.size()) {
       const unsigned first = plain + (call_.interleaved ? 2 * i : i);
       const unsigned second = plain + (call_.interleaved ? 2 * i + 1 : i + pairs);
@@ -96,6 +146,7 @@ class EntryRow {
 
   HKV_DEVICE void rotate_hadamard() {
     for (unsigned span = 1; span < width_; span *= 2) {
+      HKV_ROLLED
       for (unsigned i = team_.rank(); i < width_ / 2; i += team_.size()) {
         const unsigned at = i / span * 2 * span + i % span;
         const float a = channel(at), b = channel(at + span);
@@ -118,6 +169,7 @@ class EntryRow {
     while (lanes > tile) lanes /= 2;
     const unsigned of_warp = 32 / lanes, step = team_.size() / 32 * of_warp;
     const unsigned rank = simt::lane() % lanes;
+    HKV_ROLLED
     for (unsigned base = team_.rank() / 32 * of_warp; base * tile < channels; base += step) {
       const unsigned from = first + (base + simt::lane() / lanes) * tile;
       const bool there = from < first + channels;
@@ -168,15 +220,40 @@ class EntryRow {
     for (int k = 0; k < bytes; ++k) set_byte(at + k, code >> 8 * k);
   }
 
+  HKV_DEVICE void store_bytes(std::byte* to, std::int64_t from, std::int64_t count) const {
+    const auto first = static_cast<unsigned>(from), bytes = static_cast<unsigned>(count);
+    switch (launch_.store_unit) {  // the same for all threads
+      case 4: store_words<std::uint32_t>(to, first, bytes); break;
+      case 2: store_words<std::uint16_t>(to, first, bytes); break;
+      default: store_words<std::uint8_t>(to, first, bytes); break;
+    }
+  }
+  template <class Word>
+  HKV_DEVICE void store_words(std::byte* to, unsigned first, unsigned bytes) const {
+    constexpr unsigned width = sizeof(Word);
+    HKV_ROLLED
+    for (unsigned at = team_.rank() * width; at < bytes; at += team_.size() * width) {
+      std::uint32_t word = 0;
+      HKV_UNROLL
+      for (unsigned k = 0; k < width; ++k) word |= std::uint32_t{byte(first + at + k)} << 8 * k;
+      simt::store(reinterpret_cast<Word*>(to + at), static_cast<Word>(word));
+    }
+  }
+  HKV_DEVICE std::uint8_t byte(unsigned i) const { return Memory::packed()[byte_place(i)]; }
+
   const CompressLaunch& launch_;
   const CompressTail& call_;
   unsigned width_;
-  Team& team_;
-  Floats channels_;
-  unsigned first_channel_;
-  Bytes packed_;
-  unsigned first_byte_;
-  Floats weights_;
+  Team team_;
 };
+
+// Norm, rotation and quantisers of a team's entry, and its row to where it goes.
+template <class Team>
+HKV_CALL void finish_entry(const CompressLaunch& launch, double mean_square, double eps,
+                           std::int64_t position, const EntryPlace place) {
+  EntryRow<Team> row(launch);
+  row.finish(mean_square, eps, position);
+  row.store(place);
+}
 
 }  // namespace hkv

@@ -7,23 +7,7 @@
 
 namespace hkv {
 
-// Rows that a token's row is found in: those of a call, or a ring.
-struct TokenRows {
-  const std::byte* base;
-  std::int64_t stride;
-  std::int64_t first;  // row of the token at 0
-  std::int64_t ring;   // rows of the ring, 0: there is none
-
-  HKV_DEVICE std::int64_t offset(std::int64_t token) const {
-    return (ring == 0 ? first + token : token % ring) * stride;
-  }
-};
-
-// Tokens from `from` on, every `step`th, up to `end`, so many channels of each.
-struct KeptTokens {
-  std::int64_t from, end, step, channels;
-};
-
+// What a thread holds of a row between load and store: so many channels, widened where they are bfloat16.
 template <bool wide, int channels>
 struct KeptChannels;
 template <>
@@ -68,104 +52,112 @@ struct KeptChannels<false, 1> {
   }
 };
 
-// A few loads of a thread are under way before it stores the first.
-template <bool wide, int channels, class Team>
-HKV_DEVICE void keep_channels(const TokenRows& rows, const TokenRows& ring, std::byte* to,
-                              const KeptTokens& kept, const Team& team) {
-  constexpr std::uint32_t in_flight = 4;
-  const auto of_row = static_cast<std::uint32_t>(kept.channels / channels);
-  const auto tokens = static_cast<std::uint32_t>((kept.end - kept.from + kept.step - 1) / kept.step);
-  const std::uint64_t pieces = std::uint64_t{tokens} * of_row;
-  for (std::uint64_t first = team.rank(); first < pieces; first += std::uint64_t{team.size()} * in_flight) {
-    KeptChannels<wide, channels> held[in_flight];
-    std::int64_t at[in_flight];
-    HKV_UNROLL
-    for (std::uint32_t k = 0; k < in_flight; ++k) {
-      const std::uint64_t piece = first + std::uint64_t{k} * team.size();
-      if (piece >= pieces) continue;
-      const std::int64_t token = kept.from + static_cast<std::int64_t>(piece / of_row) * kept.step;
-      const auto channel = static_cast<std::int64_t>(piece % of_row) * channels;
-      held[k].load(rows.base + rows.offset(token) + channel * (wide ? 4 : 2));
-      at[k] = ring.offset(token) + channel * 4;
-    }
-    HKV_UNROLL
-    for (std::uint32_t k = 0; k < in_flight; ++k) {
-      if (first + std::uint64_t{k} * team.size() >= pieces) continue;
-      held[k].store(to + at[k]);
-    }
-  }
-}
-
 template <class Team>
 class CarryKeeper {
  public:
-  HKV_DEVICE CarryKeeper(const CompressLaunch& launch, const DeviceRequest& request, const Team& team)
-      : launch_(launch), call_(launch.call), request_(request), team_(team) {}
+  HKV_DEVICE CarryKeeper(const CompressLaunch& launch, const DeviceRequest& request)
+      : launch_(launch), call_(launch.call), request_(request) {}
 
   // Whether windows may read what the new carry overwrites: then the request's first item keeps all rows, behind them.
   HKV_DEVICE bool behind_windows() const {
-    return call_.carry.base == call_.new_carry.base &&
-           call_.first_live(request_.position) < request_.position;
+    return in_place() && first_live(request_.position) < request_.position;
   }
 
-  // Share `share` of `shares` of the live rows.
+  // Share `share` of `shares` of the live rows: those of the window before the open one, of which the first halves are
+  // live, and those of the open one; each carried or new; of each kv and score.
   HKV_DEVICE void keep(std::int64_t share, std::int64_t shares) const {
-    const std::int64_t last = request_.last(), opened = last - last % call_.ratio;
-    const std::int64_t low = call_.first_live(last);
-    keep_live({low + share, opened, shares, call_.width});
-    // The shares go on where those of the rows before ended.
-    const std::int64_t ahead = share - (opened - low) % shares;
-    keep_live({opened + (ahead < 0 ? ahead + shares : ahead), last, shares, call_.row_width()});
+    const std::int64_t last = request_.last(), opened = last - remainder(last, call_.ratio);
+    HKV_ROLLED
+    for (unsigned kind = 0; kind < 8; ++kind) {
+      const bool open = (kind & 4) != 0, carried = (kind & 2) == 0, score = (kind & 1) != 0;
+      if (carried && (call_.carry.base == nullptr || in_place())) continue;
+      Kept kept;
+      kept.carried = carried;
+      kept.first = open ? opened : first_live(last);
+      kept.end = open ? last : opened;
+      if (carried && kept.end > request_.position) kept.end = request_.position;
+      if (!carried && kept.first < request_.position) kept.first = request_.position;
+      kept.first += share;
+      kept.step = shares;
+      kept.channels = static_cast<std::uint32_t>(open ? call_.row_width() : call_.width);
+      const ChannelRows& rows = score ? call_.score : call_.kv;
+      kept.wide = carried || rows.wide;
+      kept.in_ring = score ? call_.row_width() * 4 : 0;
+      kept.rows = rows.base + (std::int64_t{request_.first_row} - request_.position) * rows.stride;
+      kept.stride = rows.stride;
+      if (kept.first < kept.end) copy(kept);
+    }
   }
 
  private:
-  // Of tokens with so many live channels, those that are carried and those that are new.
-  HKV_DEVICE void keep_live(const KeptTokens& kept) const {
-    std::int64_t carried = request_.position - kept.from;
-    carried = carried <= 0 ? 0 : (carried + kept.step - 1) / kept.step;
-    const std::int64_t turn = kept.from + carried * kept.step;
-    if (call_.carry.base != nullptr && call_.carry.base != call_.new_carry.base) {
-      const std::int64_t end = kept.end < request_.position ? kept.end : request_.position;
-      keep_carried({kept.from, end, kept.step, kept.channels});
-    }
-    keep_new({turn, kept.end, kept.step, kept.channels});
+  // Tokens first, first + step, ... below end, so many channels of kv or score of each.
+  struct Kept {
+    std::int64_t first, end, step;
+    std::uint32_t channels;
+    bool carried, wide;
+    std::int64_t in_ring;   // bytes from the start of a ring's row
+    const std::byte* rows;  // of the call: that of the token at 0
+    std::int64_t stride;
+  };
+
+  HKV_DEVICE bool in_place() const { return call_.carry.base == call_.new_carry.base; }
+  // As CompressTail::first_live.
+  HKV_DEVICE std::int64_t first_live(std::int64_t at) const {
+    const std::int64_t opened = at - remainder(at, call_.ratio);
+    return call_.overlap && opened > 0 ? opened - call_.ratio : opened;
+  }
+  HKV_DEVICE std::int64_t ring_row(const CarryRings& rings, std::int64_t token) const {
+    return request_.number * rings.request_stride + ring_slot(call_, token) * rings.row_stride;
   }
 
-  HKV_DEVICE TokenRows ring_of(const CarryRings& rings) const {
-    return {rings.base + request_.number * rings.request_stride, rings.row_stride, 0, call_.ring_rows()};
-  }
-  HKV_DEVICE void keep_carried(const KeptTokens& kept) const {
-    if (kept.from >= kept.end) return;
-    TokenRows old = ring_of(call_.carry);
-    keep_half(old, true, 0, kept);
-    old.base += call_.row_width() * 4;
-    keep_half(old, true, call_.row_width() * 4, kept);
-  }
-  HKV_DEVICE void keep_new(const KeptTokens& kept) const {
-    if (kept.from >= kept.end) return;
-    const std::int64_t first = request_.first_row - request_.position;
-    keep_half({call_.kv.base, call_.kv.stride, first, 0}, call_.kv.wide, 0, kept);
-    keep_half({call_.score.base, call_.score.stride, first, 0}, call_.score.wide, call_.row_width() * 4,
-              kept);
-  }
-  // kv or score, which lies `offset` bytes behind the start of a ring's row.
-  HKV_DEVICE void keep_half(const TokenRows& rows, bool wide, std::int64_t offset,
-                            const KeptTokens& kept) const {
-    const TokenRows ring = ring_of(call_.new_carry);
-    std::byte* const to = call_.new_carry.base + request_.number * call_.new_carry.request_stride + offset;
+  HKV_DEVICE void copy(const Kept& kept) const {
     if (launch_.wide_keeps) {
-      wide ? keep_channels<true, 4>(rows, ring, to, kept, team_)
-           : keep_channels<false, 4>(rows, ring, to, kept, team_);
+      kept.wide ? copy_channels<true, 4>(kept) : copy_channels<false, 4>(kept);
     } else {
-      wide ? keep_channels<true, 1>(rows, ring, to, kept, team_)
-           : keep_channels<false, 1>(rows, ring, to, kept, team_);
+      kept.wide ? copy_channels<true, 1>(kept) : copy_channels<false, 1>(kept);
+    }
+  }
+
+  // A warp for each token; a few loads of a thread are under way before it stores the first.
+  template <bool wide, int channels>
+  HKV_DEVICE void copy_channels(const Kept& kept) const {
+    constexpr unsigned in_flight = 4;
+    const unsigned pieces = kept.channels / channels;
+    HKV_ROLLED
+    for (std::int64_t token = kept.first + team_.rank() / 32 * kept.step; token < kept.end;
+         token += team_.size() / 32 * kept.step) {
+      const std::byte* const from = kept.carried
+                                        ? call_.carry.base + ring_row(call_.carry, token) + kept.in_ring
+                                        : kept.rows + token * kept.stride;
+      std::byte* const to = call_.new_carry.base + ring_row(call_.new_carry, token) + kept.in_ring;
+      HKV_ROLLED
+      for (unsigned piece = simt::lane(); piece < pieces; piece += 32 * in_flight) {
+        KeptChannels<wide, channels> held[in_flight];
+        HKV_UNROLL
+        for (unsigned k = 0; k < in_flight; ++k) {
+          if (piece + 32 * k < pieces) held[k].load(from + (piece + 32 * k) * channels * (wide ? 4 : 2));
+        }
+        HKV_UNROLL
+        for (unsigned k = 0; k < in_flight; ++k) {
+          if (piece + 32 * k < pieces) held[k].store(to + (piece + 32 * k) * channels * 4);
+        }
+      }
     }
   }
 
   const CompressLaunch& launch_;
   const CompressTail& call_;
   const DeviceRequest& request_;
-  const Team& team_;
+  Team team_;
 };
+
+// An item's share of its request's new carry.
+template <class Team>
+HKV_CALL void keep_carry(const CompressLaunch& launch, const DeviceRequest request, std::int64_t share,
+                         std::int64_t shares) {
+  const CarryKeeper<Team> keeper(launch, request);
+  if (!keeper.behind_windows()) return keeper.keep(share, shares);
+  if (share == 0) keeper.keep(0, 1);
+}
 
 }  // namespace hkv

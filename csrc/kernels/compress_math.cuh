@@ -28,6 +28,11 @@ struct ScalarLanes {
   HKV_DEVICE static float power(float shifted) { return whole_power(shifted); }
 };
 
+HKV_DEVICE float channel_at(const std::byte* row, std::int64_t channel, bool wide) {
+  if (wide) return simt::load(reinterpret_cast<const float*>(row) + channel);
+  return float_of(std::uint32_t{simt::load(reinterpret_cast<const std::uint16_t*>(row) + channel)} << 16);
+}
+
 inline constexpr int column_channels = 8;  // of a thread
 
 // The sums of some slots, of eight channels.

@@ -59,6 +59,9 @@ static_assert(sizeof(CopyLaunch) <= 4096 && sizeof(FingerprintLaunch) <= 4096);
 
 // Threads of a block, of every kernel.
 inline constexpr unsigned device_threads = 256;
+// Blocks that share a multiprocessor at least: registers for each, and loads under way from all of them.
+template <class Arguments>
+inline constexpr unsigned resident_blocks = 3;
 
 // A call of compress_tail. What `call` points to on the host is in the launch itself and not followed.
 struct CompressLaunch {
@@ -72,6 +75,8 @@ struct CompressLaunch {
   std::int32_t store_unit;  // bytes of a store to a row: 1, 2 or 4
 };
 static_assert(sizeof(CompressLaunch) <= 4096);
+template <>
+inline constexpr unsigned resident_blocks<CompressLaunch> = 2;
 
 // What a team has room for in shared memory.
 struct CompressRoom {

@@ -42,22 +42,20 @@ struct BlockTeam {
     simt::barrier();
     return told[turn_];
   }
-  // The same two places, of each warp.
   HKV_DEVICE bool all(bool flag) {
     constexpr unsigned warps = device_threads / 32;
-    HKV_SHARED(unsigned, votes, 2 * warps);
-    vote_ ^= 1;
+    HKV_SHARED(unsigned, votes, warps);
     const unsigned vote = simt::ballot(flag);
-    if (simt::lane() == 0) votes[vote_ * warps + rank() / 32] = vote;
+    if (simt::lane() == 0) votes[rank() / 32] = vote;
     simt::barrier();
     unsigned every = 0xffffffffu;
-    for (unsigned warp = 0; warp < warps; ++warp) every &= votes[vote_ * warps + warp];
+    for (unsigned warp = 0; warp < warps; ++warp) every &= votes[warp];
+    simt::barrier();  // before the votes of the next question
     return every == 0xffffffffu;
   }
 
  private:
   int turn_ = 0;
-  unsigned vote_ = 0;
 };
 
 // A page and a row of it, and whether they are there.
