@@ -28,7 +28,6 @@ HKV_DEVICE void close_window(const CompressLaunch& launch, const DeviceRequest& 
   }
   team.sync();  // before channels are changed that others still square
   finish_entry<Team>(launch, mean_square, eps, entry * call.ratio, place);
-  team.sync();  // before the next entry takes the row
 }
 
 // One item: its windows, and its share of the new carry.
@@ -46,7 +45,7 @@ HKV_DEVICE void compress_item(const CompressLaunch& launch, std::int64_t item) {
   HKV_ROLLED
   for (std::int64_t e = entry; e < end; ++e) close_window<Team>(launch, request, e);
   if (call.new_carry.base == nullptr) return;
-  if (share == 0) Team().sync();  // what windows read is overwritten
+  // What windows have read may be overwritten: they synchronised since.
   keep_carry<Team>(launch, request, share, shares);
 }
 

@@ -21,7 +21,7 @@ _ADDRESSES = 2**63  # no address, extent or stride is as large
 
 
 # Those that kernels tell apart; of others only the width counts. numpy has no bfloat16: uint16 holds its bits.
-_TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64", "uint64", "uint8")}
+_TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64", "uint16", "uint64", "uint8")}
 _TORCH_DTYPES["torch.bfloat16"] = "uint16"
 _DLPACK_FLOATS = {(2, 32): "float32", (4, 16): "uint16"}  # kDLFloat, kDLBfloat
 

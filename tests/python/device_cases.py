@@ -197,7 +197,9 @@ def compressed(call: Call, **changed: Any) -> tuple[np.ndarray[Any, Any], np.nda
 def compress_tail_gives_the_bytes_of_the_host() -> None:
     for seed, name in enumerate(sorted(PUBLISHED)):
         ratio = (1, 2, 4, 6, 16, 128)[seed % 6]
-        call = a_call(seed, ratio, seed % 3 != 0, PUBLISHED[name].paged(5), rope=V4_ROPE, bits=seed % 2 == 0, most_rows=60)
+        call = a_call(
+            seed, ratio, seed % 3 != 0, PUBLISHED[name].paged(5), rope=V4_ROPE, bits=seed % 2 == 0, most_rows=60
+        )
         host, carry = call.run()
         there, kept, launches = compressed(call)
         assert (there == host).all(), name

@@ -28,9 +28,9 @@ class Bug:
 
 def all_bugs() -> list[Bug]:
     """Collect the bugs of every room, in the order of the table."""
-    from seeded_bugs import block, cache, compress, device, kernels, tickets
+    from seeded_bugs import block, cache, compress, device, device_compress, kernels, tickets
 
-    return [*block.BUGS, *kernels.BUGS, *compress.BUGS, *device.BUGS, *cache.BUGS, *tickets.BUGS]
+    return [*block.BUGS, *kernels.BUGS, *compress.BUGS, *device.BUGS, *device_compress.BUGS, *cache.BUGS, *tickets.BUGS]
 
 
 def misplaced(bugs: list[Bug], root: Path = ROOT) -> list[str]:
