@@ -58,7 +58,7 @@ def resources(target: str, folder: Path) -> dict[str, tuple[int, int, int]]:
 def _bodies(text: str) -> dict[str, tuple[bool, str]]:
     """Return the bodies of kernels (True) and functions by name; a declaration has none."""
     found = {}
-    heads = re.compile(r"^\.(?:visible |weak )?\.?(entry|func) +(?:\(.*?\) *)?([\w$]+)\(", re.MULTILINE | re.DOTALL)
+    heads = re.compile(r"^\.(?:visible |weak )?\.?(entry|func) +(?:\([^)]*\) *)?([\w$]+)\(", re.MULTILINE)
     for head in heads.finditer(text):
         end = text.index("\n}\n", head.end())
         if "{" in text[head.end() : end]:

@@ -80,19 +80,19 @@ CompressCase v4_case(std::int64_t ratio, bool overlap, std::int32_t tokens) {
   return one;
 }
 
-// A small call in which all that is carried counts.
-CompressCase small_case(bool in_place) {
+// A small call in which all that is carried counts, of windows of 4 or of `longer` times as many tokens.
+CompressCase small_case(bool in_place, std::int32_t longer = 1) {
   CompressCase one;
   one.form = row_forms()[11];
-  one.ratio = 4;
+  one.ratio = 4 * longer;
   one.overlap = true;
   one.in_place = in_place;
   one.rope_dims = 8;
   one.page_rows = 2;
-  one.add(9, 6);
-  one.add(1, 7);
-  one.add(0, 5);
-  one.add(30, 0);
+  one.add(9 * longer, 6 * longer);
+  one.add(1, 8 * longer - 1);
+  one.add(0, 5 * longer);
+  one.add(30 * longer, 0);
   Random random(11);
   one.place(random);
   return one;
@@ -123,7 +123,7 @@ HKV_TEST("scores and values of any size are done again as the CPU does them") {
   for (const float spread : {30.0f, 1e4f}) {
     for (const std::uint32_t spoiled : {0u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7e000000u}) {
       for (const Team team : teams) {
-        CompressCase one = small_case(false);
+        CompressCase one = small_case(false, number % 4 < 2 ? 1 : 4);
         one.kv_wide = one.score_wide = true;
         one.score_spread = spread;
         CompressMemory host(one), device(one);
