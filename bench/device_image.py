@@ -42,18 +42,27 @@ def nvcc(*arguments: str) -> str:
 
 
 def resources(target: str, folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Return registers, shared bytes and spilled bytes of each kernel."""
+    """Return registers, shared bytes and spilled bytes of each kernel, with those of the functions that it calls."""
     gencode = f"arch={target.replace('sm', 'compute')},code={target}"
     told = nvcc("-gencode", gencode, "-cubin", "-Xptxas", "-v", "-o", str(folder / f"{target}.cubin"))
     found = {}
     for part in told.split("Compiling entry function '")[1:]:
         name = part.partition("'")[0]
-        stored, loaded = (
-            int(n) for n in re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part).groups()
-        )
+        spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
         registers = int(re.search(r"Used (\d+) registers", part).group(1))
         shared = re.search(r"(\d+) bytes smem", part)
-        found[name] = (registers, int(shared.group(1)) if shared else 0, stored + loaded)
+        found[name] = (registers, int(shared.group(1)) if shared else 0, sum(int(n) for pair in spills for n in pair))
+    return found
+
+
+def _bodies(text: str) -> dict[str, tuple[bool, str]]:
+    """Return the bodies of kernels (True) and functions by name; a declaration has none."""
+    found = {}
+    heads = re.compile(r"^\.(?:visible |weak )?\.?(entry|func) +(?:\([^)]*\) *)?([\w$]+)\(", re.MULTILINE)
+    for head in heads.finditer(text):
+        end = text.index("\n}\n", head.end())
+        if "{" in text[head.end() : end]:
+            found[head.group(2)] = (head.group(1) == "entry", text[head.end() : end])
     return found
 
 
@@ -61,13 +70,17 @@ def widths(folder: Path) -> dict[str, tuple[str, str]]:
     """Return the widths of global loads and stores of each kernel, with how many instructions have them."""
     file = folder / "kernels.ptx"
     nvcc("-gencode", "arch=compute_100,code=compute_100", "-ptx", "-o", str(file))
+    bodies = _bodies(file.read_text(encoding="utf-8"))
+    called = {name: body for name, (is_kernel, body) in bodies.items() if not is_kernel}
     found = {}
-    for part in file.read_text(encoding="utf-8").split(".entry ")[1:]:
-        name = part.partition("(")[0].strip()
+    for name, (is_kernel, body) in bodies.items():
+        if not is_kernel:
+            continue
+        whole = body + "".join(other for function, other in called.items() if function in body)
         counted = [
             Counter(
                 int(lanes or 1) * int(bits) // 8
-                for lanes, bits in re.findall(rf"\b{op}\.global\.cg\.(?:v(\d)\.)?[a-z](\d+)", part)
+                for lanes, bits in re.findall(rf"\b{op}\.global\.cg\.(?:v(\d)\.)?[a-z](\d+)", whole)
             )
             for op in ("ld", "st")
         ]

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tail compression for Python. Python has checked arrays and addresses (tail_compression.py); what the lists say is
-// checked here, before anything is written.
+// Tail compression for Python. Python has checked arrays and addresses (tail_compression.py); what lists of the host say
+// is checked here, before anything is written.
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/without_gil.h"
 #include "kernels/compress.h"
 #include "kernels/compress_check.h"
+#include "kernels/device_calls.h"
 
 namespace py = pybind11;
 
@@ -54,44 +55,63 @@ RowLayout row_layout(const py::tuple& t, std::vector<RowPart>& parts) {
   return layout;
 }
 
-void compress(const py::tuple& t, int threads) {
+// A call, and the parts that it points into.
+struct Compression {
   std::vector<RowPart> parts;
   CompressTail call;
-  call.kv = channel_rows(t[0]);
-  call.score = channel_rows(t[1]);
-  call.rows = item<std::int64_t>(t, 2);
-  call.ratio = item<std::int64_t>(t, 3);
-  call.overlap = item<bool>(t, 4);
-  call.width = item<std::int64_t>(t, 5);
-  call.norm_weight = channel_rows(t[6]);
-  call.eps = item<double>(t, 7);
-  const auto rope = t[8].cast<py::tuple>();
-  call.frequencies = pointer<const double>(rope, 0);
-  call.rope_dims = item<std::int64_t>(rope, 1);
-  call.interleaved = item<bool>(rope, 2);
-  call.layout = row_layout(t[9], parts);
-  const auto pages = t[10].cast<py::tuple>();
-  call.pages = pointer<std::byte>(pages, 0);
-  call.page_stride = item<std::int64_t>(pages, 1);
-  call.page_count = item<std::int64_t>(pages, 2);
-  call.carry = rings(t[11]);
-  call.new_carry = rings(t[12]);
-  call.requests = item<std::int64_t>(t, 13);
-  call.starts = int_list(t[14]);
-  call.positions = int_list(t[15]);
-  call.write_mask = int_list(t[16]);
-  const auto ids = t[17].cast<py::tuple>();
-  call.page_ids = int_list(ids);
-  call.page_id_stride = item<std::int64_t>(ids, 2);
-  call.page_columns = item<std::int64_t>(ids, 3);
+
+  explicit Compression(const py::tuple& t) {
+    call.kv = channel_rows(t[0]);
+    call.score = channel_rows(t[1]);
+    call.rows = item<std::int64_t>(t, 2);
+    call.ratio = item<std::int64_t>(t, 3);
+    call.overlap = item<bool>(t, 4);
+    call.width = item<std::int64_t>(t, 5);
+    call.norm_weight = channel_rows(t[6]);
+    call.eps = item<double>(t, 7);
+    const auto rope = t[8].cast<py::tuple>();
+    call.frequencies = pointer<const double>(rope, 0);
+    call.rope_dims = item<std::int64_t>(rope, 1);
+    call.interleaved = item<bool>(rope, 2);
+    call.layout = row_layout(t[9], parts);
+    const auto pages = t[10].cast<py::tuple>();
+    call.pages = pointer<std::byte>(pages, 0);
+    call.page_stride = item<std::int64_t>(pages, 1);
+    call.page_count = item<std::int64_t>(pages, 2);
+    call.carry = rings(t[11]);
+    call.new_carry = rings(t[12]);
+    call.requests = item<std::int64_t>(t, 13);
+    call.starts = int_list(t[14]);
+    call.positions = int_list(t[15]);
+    call.write_mask = int_list(t[16]);
+    const auto ids = t[17].cast<py::tuple>();
+    call.page_ids = int_list(ids);
+    call.page_id_stride = item<std::int64_t>(ids, 2);
+    call.page_columns = item<std::int64_t>(ids, 3);
+  }
+};
+
+void on_host(const py::tuple& given, int threads) {
+  const Compression made(given);
+  const CompressTail& call = made.call;
   check_compress(call);
   const std::int64_t bytes = call.rows * call.row_width() * 4;
   if (bytes < release_from_bytes) return compress_tail(call, threads);
   without_gil([&] { compress_tail(call, threads); });
 }
 
+// The stream is the driver's handle; the device is where its context comes from if the thread has none.
+void on_device(const py::tuple& given, std::uintptr_t stream, int device) {
+  const Compression made(given);
+  check_device_compress(made.call);
+  device_compress_tail(made.call, CudaStream{stream, device});
+}
+
 }  // namespace
 
-void bind_compress(py::module_& m) { m.def("compress_tail", &compress, py::arg("call"), py::arg("threads")); }
+void bind_compress(py::module_& m) {
+  m.def("compress_tail", &on_host, py::arg("call"), py::arg("threads"));
+  m.def("device_compress_tail", &on_device, py::arg("call"), py::arg("stream"), py::arg("device"));
+}
 
 }  // namespace hkv

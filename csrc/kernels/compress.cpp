@@ -21,11 +21,6 @@ constexpr std::int64_t thread_bytes = std::int64_t{1} << 18;
 constexpr std::int64_t share_bytes = std::int64_t{1} << 17;
 // Rows are fetched so many tokens ahead, in whole windows where those are shorter.
 constexpr std::int64_t ahead_tokens = 8;
-// A mean square between these tells that no sum came near the ends of float32.
-constexpr double least_mean_square = 0x1p-80;
-// Values from here on are taken 2^-16 times, so that no sum of them is too large.
-constexpr std::uint32_t large_value_bits = 0x71800000;  // 2^100
-constexpr float large_value_scale = 0x1p-16f;
 
 // The memory of one thread of a call, kept from call to call by the thread that calls: helpers come and go.
 class ScratchMemory {

@@ -29,6 +29,15 @@
 
 namespace hkv {
 
+inline constexpr int chunk_slots = 8;
+inline constexpr int channel_block = 32;  // sums of the mean square
+
+// A mean square between this and infinity tells that no sum came near the ends of float32.
+inline constexpr double least_mean_square = 0x1p-80;
+// Values from here on are taken 2^-16 times, so that no sum of them is too large.
+inline constexpr std::uint32_t large_value_bits = 0x71800000;  // 2^100
+inline constexpr float large_value_scale = 0x1p-16f;
+
 // Rows of channels: bfloat16, or float32 where `wide`.
 struct ChannelRows {
   const std::byte* base = nullptr;
@@ -89,8 +98,8 @@ struct CompressTail {
   std::int64_t page_id_stride = 0;  // bytes from request to request
   CompressTraffic* traffic = nullptr;
 
-  std::int64_t row_width() const { return width * (overlap ? 2 : 1); }
-  std::int64_t ring_rows() const { return ratio * (overlap ? 2 : 1); }
+  constexpr std::int64_t row_width() const { return width * (overlap ? 2 : 1); }
+  constexpr std::int64_t ring_rows() const { return ratio * (overlap ? 2 : 1); }
   std::int64_t position(std::int64_t q) const { return positions[q]; }
   std::int64_t last(std::int64_t q) const { return position(q) + starts[q + 1] - starts[q]; }
   std::int64_t mask(std::int64_t q) const { return write_mask.base == nullptr ? 0 : write_mask[q]; }
@@ -98,7 +107,7 @@ struct CompressTail {
   std::int64_t first_entry(std::int64_t q) const { return position(q) / ratio; }
   std::int64_t end_entry(std::int64_t q) const { return last(q) / ratio; }
   // The first token whose row a ring at `at` must hold.
-  std::int64_t first_live(std::int64_t at) const {
+  constexpr std::int64_t first_live(std::int64_t at) const {
     const std::int64_t opened = at - at % ratio;
     return overlap && opened > 0 ? opened - ratio : opened;
   }

@@ -11,9 +11,6 @@
 
 namespace hkv {
 
-inline constexpr int chunk_slots = 8;
-inline constexpr int channel_block = 32;  // scratch rows have a multiple of this many channels
-
 // One slot of a window: a row of kv and of score, each bfloat16 or float32 (`wide`), and what to fetch ahead for a
 // window or chunk to come, which may be the slot itself.
 struct Slot {

@@ -51,16 +51,12 @@ struct PlainLanes {
     return a;
   }
   static F raise(F p, F shifted) {
-    for (int i = 0; i < width; ++i)
-      p.lane[i] = float_of(bits_of(p.lane[i]) + (bits_of(shifted.lane[i]) << 23));
+    for (int i = 0; i < width; ++i) p.lane[i] = raised(p.lane[i], shifted.lane[i]);
     return p;
   }
   static F power(F shifted) {
     F x;
-    for (int i = 0; i < width; ++i) {
-      const auto n = static_cast<std::int32_t>(bits_of(shifted.lane[i]) - whole_bits);
-      x.lane[i] = float_of(static_cast<std::uint32_t>(std::max(n, -127) + 127) << 23);
-    }
+    for (int i = 0; i < width; ++i) x.lane[i] = whole_power(shifted.lane[i]);
     return x;
   }
   static void split(const std::uint16_t* from, F& even, F& odd) {

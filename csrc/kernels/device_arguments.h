@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/compress.h"
 #include "kernels/paged_copy.h"
 #include "kernels/piece_shape.h"
 
@@ -58,12 +59,37 @@ static_assert(sizeof(CopyLaunch) <= 4096 && sizeof(FingerprintLaunch) <= 4096);
 
 // Threads of a block, of every kernel.
 inline constexpr unsigned device_threads = 256;
+// Blocks that share a multiprocessor at least: registers for each, and loads under way from all of them.
+template <class Arguments>
+inline constexpr unsigned resident_blocks = 3;
+
+// A call of compress_tail. What `call` points to on the host is in the launch itself and not followed.
+struct CompressLaunch {
+  static constexpr int most_parts = 8, most_pairs = 384;
+  CompressTail call;
+  RowPart parts[most_parts];
+  double frequencies[most_pairs];
+  std::int64_t items;
+  bool wide_loads;          // eight channels of kv, of score and of the carry are loads of 16 bytes
+  bool wide_keeps;          // and four channels of the new carry are stores of 16
+  std::int32_t store_unit;  // bytes of a store to a row: 1, 2 or 4
+};
+static_assert(sizeof(CompressLaunch) <= 4096);
+template <>
+inline constexpr unsigned resident_blocks<CompressLaunch> = 2;
+
+// What a team has room for in shared memory.
+struct CompressRoom {
+  unsigned channels, row_bytes, teams;
+};
+inline constexpr CompressRoom warp_room{640, 1536, device_threads / 32}, block_room{2048, 10240, 1};
 
 }  // namespace hkv
 
 // Every kernel: its name, its arguments, and whether a team is a warp (else a block). The device image, the driver
 // and the stand-in of the tests are made from this list, so that none can lack one or call it with other arguments.
-#define HKV_DEVICE_KERNELS(each)                                                             \
-  each(hkv_gather_by_warp, hkv::CopyLaunch) each(hkv_gather_by_block, hkv::CopyLaunch)       \
-      each(hkv_scatter_by_warp, hkv::CopyLaunch) each(hkv_scatter_by_block, hkv::CopyLaunch) \
-          each(hkv_fingerprint, hkv::FingerprintLaunch)
+#define HKV_DEVICE_KERNELS(each)                                                                        \
+  each(hkv_gather_by_warp, hkv::CopyLaunch) each(hkv_gather_by_block, hkv::CopyLaunch)                  \
+      each(hkv_scatter_by_warp, hkv::CopyLaunch) each(hkv_scatter_by_block, hkv::CopyLaunch)            \
+          each(hkv_fingerprint, hkv::FingerprintLaunch) each(hkv_compress_by_warp, hkv::CompressLaunch) \
+              each(hkv_compress_by_block, hkv::CompressLaunch)

@@ -6,7 +6,8 @@
 
 namespace hkv {
 
-// Threads that do an item together. `broadcast` gives all the value of the first, and orders memory among them.
+// Threads that do an item together. `broadcast` gives all the value of the first, `all` tells whether a flag holds for
+// every one; both order memory among them.
 struct WarpTeam {
   HKV_DEVICE std::int64_t number() const {
     return std::int64_t{simt::block()} * (simt::threads() / 32) + simt::thread() / 32;
@@ -19,6 +20,11 @@ struct WarpTeam {
     value = simt::shuffle(value, 0);
     simt::warp_barrier();
     return value;
+  }
+  HKV_DEVICE bool all(bool flag) {
+    const bool every = simt::ballot(flag) == 0xffffffffu;
+    simt::warp_barrier();
+    return every;
   }
 };
 
@@ -35,6 +41,17 @@ struct BlockTeam {
     if (rank() == 0) told[turn_] = value;
     simt::barrier();
     return told[turn_];
+  }
+  HKV_DEVICE bool all(bool flag) {
+    constexpr unsigned warps = device_threads / 32;
+    HKV_SHARED(unsigned, votes, warps);
+    const unsigned vote = simt::ballot(flag);
+    if (simt::lane() == 0) votes[rank() / 32] = vote;
+    simt::barrier();
+    unsigned every = 0xffffffffu;
+    for (unsigned warp = 0; warp < warps; ++warp) every &= votes[warp];
+    simt::barrier();  // before the votes of the next question
+    return every == 0xffffffffu;
   }
 
  private:

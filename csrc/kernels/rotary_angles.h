@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cosine and sine of a position's angles in float64, in operations that every machine has and rounds alike.
-// Included by compress_*.cpp only (window_pool.h says how).
+// For the levels of the CPU and for the device: whoever includes it has defined HKV_TARGET_INLINE, how a function is
+// declared there (window_pool.h, compress_math.cuh).
 //
 // The angle t = position * frequency is taken to the nearest multiple n of pi / 2 and r = t - n pi / 2, with pi / 2 as the
 // sum of two float64: exact to 2^-53 for positions below 2^31. Taylor's series up to r^11 and r^12 leave less than
@@ -36,28 +37,31 @@ HKV_TARGET_INLINE double cosine_of(double square) {
   return __builtin_fma(p, square, 1.0);
 }
 
-HKV_TARGET void rotary_angles(double position, const double* frequencies, std::int64_t pairs, double* cosines,
-                              double* sines) {
-  for (std::int64_t i = 0; i < pairs; ++i) {
-    const double t = position * frequencies[i];
-    const double shifted = t * two_over_pi + whole_double;
-    const double n = shifted - whole_double;
-    const double r = __builtin_fma(-n, half_pi_rest, __builtin_fma(-n, half_pi, t));
-    std::uint64_t turn;
-    std::memcpy(&turn, &shifted, 8);
-    const double square = r * r;
-    const double sine = sine_of(r, square), cosine = cosine_of(square);
-    std::uint64_t s, c;
-    std::memcpy(&s, &sine, 8);
-    std::memcpy(&c, &cosine, 8);
-    // A quarter turn exchanges the two, a half turn changes signs.
-    const std::uint64_t quarter = 0 - (turn & 1);
-    const std::uint64_t exchanged = (s ^ c) & quarter;
-    s ^= exchanged ^ (turn & 2) << 62;
-    c ^= exchanged ^ ((turn + 1) & 2) << 62;
-    std::memcpy(sines + i, &s, 8);
-    std::memcpy(cosines + i, &c, 8);
-  }
+struct Turn {
+  double cosine, sine;
+};
+
+// Of the angle t, at least 0.
+HKV_TARGET_INLINE Turn turn_of(double t) {
+  const double shifted = t * two_over_pi + whole_double;
+  const double n = shifted - whole_double;
+  const double r = __builtin_fma(-n, half_pi_rest, __builtin_fma(-n, half_pi, t));
+  std::uint64_t turn;
+  std::memcpy(&turn, &shifted, 8);
+  const double square = r * r;
+  const double sine = sine_of(r, square), cosine = cosine_of(square);
+  std::uint64_t s, c;
+  std::memcpy(&s, &sine, 8);
+  std::memcpy(&c, &cosine, 8);
+  // A quarter turn exchanges the two, a half turn changes signs.
+  const std::uint64_t quarter = 0 - (turn & 1);
+  const std::uint64_t exchanged = (s ^ c) & quarter;
+  s ^= exchanged ^ (turn & 2) << 62;
+  c ^= exchanged ^ ((turn + 1) & 2) << 62;
+  Turn made;
+  std::memcpy(&made.cosine, &c, 8);
+  std::memcpy(&made.sine, &s, 8);
+  return made;
 }
 
 }  // namespace

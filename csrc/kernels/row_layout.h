@@ -35,7 +35,7 @@ struct RowLayout {
   bool rounded = false;   // channels are rounded to `rounded_to` before the quantiser sees them
   Element rounded_to = Element::F32;
 
-  std::int64_t footer_bytes() const { return row_bytes - data_bytes; }
+  constexpr std::int64_t footer_bytes() const { return row_bytes - data_bytes; }
 };
 
 }  // namespace hkv

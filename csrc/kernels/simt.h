@@ -28,11 +28,13 @@
 #include <cuda_pipeline_primitives.h>
 
 #define HKV_DEVICE __device__ __forceinline__
-#define HKV_KERNEL(name, threads, arguments) \
-  extern "C" __global__ void __launch_bounds__(threads, 3) name arguments
+#define HKV_CALL __device__ __noinline__
+#define HKV_KERNEL(name, threads, blocks, arguments) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name arguments
 #define HKV_ARGUMENT const __grid_constant__
 #define HKV_SHARED(type, name, count) __shared__ type name[count]
 #define HKV_UNROLL _Pragma("unroll")
+#define HKV_ROLLED _Pragma("unroll 1")
 
 namespace hkv::simt {
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/compress_path.h"
+#include "kernels/entry_norm.h"
 #include "kernels/rotary_angles.h"
 #include "kernels/row_encode.h"
 
@@ -30,14 +31,9 @@ HKV_TARGET double divide(std::int64_t width, const WindowScratch& scratch) {
   return sums[0] / static_cast<double>(width);
 }
 
-// What the norm makes of channel i, not rounded yet.
-HKV_TARGET_INLINE double normed(const float* y, const float* weight, std::int64_t i, double scale) {
-  return static_cast<double>(y[i]) * scale * static_cast<double>(weight[i]);
-}
-
 HKV_TARGET_INLINE void norm(float* __restrict y, const float* __restrict weight, std::int64_t count,
                             double scale) {
-  for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(normed(y, weight, i, scale));
+  for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(normed(y[i], weight[i], scale));
 }
 
 // Norm and rotation of pairs: (0, 1), (2, 3), ... where interleaved, else (0, pairs), (1, pairs + 1), ...
@@ -46,15 +42,25 @@ HKV_TARGET void rotate(float* __restrict y, const float* __restrict weight, std:
                        const double* __restrict cosines, const double* __restrict sines) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     const std::int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + pairs;
-    const double a = normed(y, weight, first, scale), b = normed(y, weight, second, scale);
-    y[first] = static_cast<float>(a * cosines[i] - b * sines[i]);
-    y[second] = static_cast<float>(b * cosines[i] + a * sines[i]);
+    const double a = normed(y[first], weight[first], scale), b = normed(y[second], weight[second], scale);
+    const Turn turn{cosines[i], sines[i]};
+    y[first] = turned_first(a, b, turn);
+    y[second] = turned_second(a, b, turn);
+  }
+}
+
+HKV_TARGET void rotary_angles(double position, const double* frequencies, std::int64_t pairs, double* cosines,
+                              double* sines) {
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const Turn turn = turn_of(position * frequencies[i]);
+    cosines[i] = turn.cosine;
+    sines[i] = turn.sine;
   }
 }
 
 HKV_TARGET void finish(const CompressTail& call, double mean_square, double eps, std::int64_t position,
                        const WindowScratch& scratch) {
-  const double scale = 1.0 / std::sqrt(mean_square + eps);
+  const double scale = norm_scale(mean_square, eps);
   norm(scratch.entry, scratch.weight, call.width - call.rope_dims, scale);
   if (call.rope_dims != 0) {
     rotary_angles(static_cast<double>(position), call.frequencies, call.rope_dims / 2, scratch.cosines,

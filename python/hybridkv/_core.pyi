@@ -5,7 +5,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Ticket', 'Verdict', 'admit', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'cuda_facts', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'match', 'needed_blocks', 'needed_span', 'reserve', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'step', 'worst_pages']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Ticket', 'Verdict', 'admit', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'match', 'needed_blocks', 'needed_span', 'reserve', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'step', 'worst_pages']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple) -> KeyChain:
@@ -224,6 +224,8 @@ def cpu_level_choose(level: str) -> None:
 def cpu_level_supported(level: str) -> bool:
     ...
 def cuda_facts() -> dict:
+    ...
+def device_compress_tail(call: tuple, stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
 def device_fingerprint(groups: list, stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...

@@ -16,14 +16,15 @@ from hybridkv.errors import ArgumentError
 from hybridkv.group import CacheGroup
 
 _CPU_DEVICES = (1, 3)  # DLPack: kDLCPU, kDLCUDAHost
-_DLPACK_KINDS = {0: "i", 1: "u"}  # kDLInt, kDLUInt; of others only the width counts
+_DLPACK_KINDS = {0: "i", 1: "u"}  # kDLInt, kDLUInt
 ADDRESSES = 2**63
 """No address, extent or stride is as large."""
 
 
 # Those that kernels tell apart; of others only the width counts. numpy has no bfloat16: uint16 holds its bits.
-_TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64", "uint64", "uint8")}
+_TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64", "uint16", "uint64", "uint8")}
 _TORCH_DTYPES["torch.bfloat16"] = "uint16"
+_DLPACK_FLOATS = {(2, 32): "float32", (4, 16): "uint16"}  # kDLFloat, kDLBfloat
 
 
 class ArrayFacts(NamedTuple):
@@ -209,7 +210,11 @@ def _torch_dtype(dtype: object, width: int) -> np.dtype[Any]:
 def _dlpack_facts(item: Any) -> ArrayFacts:
     tensor = device_tensor(item)
     width = tensor.bits // 8
-    dtype = np.dtype(f"{_DLPACK_KINDS[tensor.code]}{width}" if tensor.code in _DLPACK_KINDS else (np.void, width))
+    dtype = np.dtype((np.void, width))
+    if tensor.code in _DLPACK_KINDS:
+        dtype = np.dtype(f"{_DLPACK_KINDS[tensor.code]}{width}")
+    elif (tensor.code, tensor.bits) in _DLPACK_FLOATS:
+        dtype = np.dtype(_DLPACK_FLOATS[tensor.code, tensor.bits])
     strides = dense_strides(tensor.shape, width)
     if tensor.strides is not None:
         strides = tuple(stride * width for stride in tensor.strides)

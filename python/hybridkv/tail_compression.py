@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from hybridkv import _core
 from hybridkv.errors import KernelContract
-from hybridkv.kernel_arguments import extent_of, host_facts, no_stream, thread_count
+from hybridkv.kernel_arguments import Access, Span, extent_of, kernel_facts, thread_count
+from hybridkv.kernel_memory import target_of
 from hybridkv.pools import ArrayFacts
 from hybridkv.reference.contract import flag, number
 from hybridkv.reference.rotary import Rope
@@ -35,8 +36,8 @@ def compress_tail(
     """Close every window that the rows fill: pool, norm, rotate, quantise and store its entry; keep the rest.
 
     :func:`hybridkv.reference.compress_tail` is the specification, argument by argument; this is the same in float32,
-    within :func:`hybridkv.reference.float32_bound` before it quantises. All instruction sets and any number of threads
-    write the same bytes.
+    within :func:`hybridkv.reference.float32_bound` before it quantises. All instruction sets, any number of threads and
+    CUDA devices write the same bytes.
 
     Parameters
     ----------
@@ -65,9 +66,11 @@ def compress_tail(
     page_ids : array, [[requests, columns]], optional
         int32. Default: the windows of the call fill the rows of `out` one after another.
     threads : int
-        At most so many threads, 1 to 64, the caller's among them; small calls take fewer.
-    stream : None
-        Host arrays have none.
+        At most so many threads, 1 to 64, the caller's among them; small calls take fewer. Of no meaning on a device.
+    stream : torch stream or int, optional
+        Of device arrays, which all lie on one CUDA device, the lists too: where the call, one launch, is put; nothing
+        waits for it. Default: torch's current stream for tensors, else the default stream. Host arrays have none. What
+        the host refuses in a list a device leaves out (``docs/kernels.md`` section 9).
 
     Raises
     ------
@@ -92,8 +95,10 @@ def compress_tail(
         write_mask, page_ids,
     )  # fmt: skip
     values, scores, weight, pages, inputs, rings = arrays
+    reached = {**inputs, "out": pages, **rings}
+    spans = [Span(name, *extent_of(facts), Access.READ, facts) for name, facts in reached.items()]
+    target = target_of([], spans, stream)
     _check_apart(pages, inputs, rings)
-    no_stream(stream)
     ids, requests = inputs.get("page_ids"), inputs["positions"].shape[0]
     frequencies = None if rope is None else _frequencies(rope)
     call = (
@@ -105,7 +110,11 @@ def compress_tail(
         _core_list(inputs["positions"]), _core_list(inputs.get("write_mask")),
         (0, 0, 0, 0) if ids is None else (ids.address or 4, ids.strides[1], ids.strides[0], ids.shape[1]),
     )  # fmt: skip
-    _core.compress_tail(call, thread_count(threads))
+    count = thread_count(threads)
+    if target.stream is None:
+        _core.compress_tail(call, count)
+    else:
+        _core.device_compress_tail(call, target.stream, target.device)
 
 
 class TailArrays(NamedTuple):
@@ -163,7 +172,7 @@ def _check_numbers(width: int, eps: object, rope: object) -> None:
 
 def _shaped(name: str, item: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> ArrayFacts:
     """Take an array of one of some dtypes and a shape, None for any extent; its items are aligned."""
-    facts = host_facts(name, item)
+    facts = kernel_facts(name, item)
     if facts.dtype.name not in dtypes:
         raise KernelContract(name, f"dtype {' or '.join(dtypes)}", str(facts.dtype))
     fits = len(facts.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, facts.shape, strict=True))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from device_places import Array, Place
+from device_places import Array, Place, TorchDevice
 
 import hybridkv as hk
 from hybridkv import _core
+from hybridkv.reference import PUBLISHED, Rope, Yarn
 
 
 def driver(place: Place) -> str:
@@ -142,6 +143,67 @@ def fingerprint(place: Place, rounds: int) -> str:
     return f"{rounds} groups equal"
 
 
+@dataclass
+class Tail:
+    """The arguments of one random compress_tail, and what it writes into."""
+
+    arguments: dict[str, Any]
+    out: Array
+    new_carry: Array
+    windows: int
+
+
+def random_tail(seed: int, most_rows: int = 300) -> Tail:
+    """Draw a call: published row, ratio, requests at positions of their own, masks, pages that are not held."""
+    rng = np.random.default_rng(seed)
+    row_format = PUBLISHED[sorted(PUBLISHED)[seed % len(PUBLISHED)]].paged(int(rng.choice([1, 5, 64])))
+    ratio, overlap = int(rng.choice([1, 2, 4, 6, 16, 128])), bool(rng.integers(2))
+    width, c = row_format.channels, 2 if overlap else 1
+    requests = int(rng.integers(1, 18))
+    lengths = rng.integers(0, most_rows // requests + 2, requests)
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    positions = np.where(rng.random(requests) < 0.4, 0, rng.integers(0, 5 * ratio + 2, requests)).astype(np.int32)
+    kv, score = rng.standard_normal((2, starts[-1], c * width)).astype(np.float32)
+    if seed % 2:
+        kv, score = ((x.view(np.uint32) >> 16).astype(np.uint16) for x in (kv, score))
+    if seed % 7 == 0:
+        score = score * np.float32(40) if score.dtype == np.float32 else score
+    columns = int((positions + lengths).max() // ratio // row_format.page_rows) + 1
+    pages = requests * columns + 1
+    page_ids = rng.permutation(pages)[: requests * columns].reshape(requests, columns).astype(np.int32)
+    page_ids[rng.random(page_ids.shape) < 0.1] = -1
+    carry = rng.standard_normal((requests, c * ratio, 2 * c * width)).astype(np.float32)
+    arguments = {
+        "kv": kv, "score": score, "ratio": ratio, "overlap": overlap, "eps": 1e-6, "row_format": row_format,
+        "norm_weight": rng.standard_normal(width).astype(np.float32), "carry": carry, "starts": starts,
+        "rope": Rope(64, 160000.0, Yarn(16.0, 65536)), "positions": positions, "page_ids": page_ids,
+        "write_mask": np.where(rng.random(requests) < 0.3, positions + ratio, 0).astype(np.int32),
+    }  # fmt: skip
+    out = rng.integers(0, 256, (pages, -(-row_format.page_bytes // 576 // 16) * 576 * 16), np.uint8)
+    windows = int(((positions + lengths) // ratio - positions // ratio).sum())
+    return Tail(arguments, out, np.full_like(carry, 7), windows)
+
+
+def _compress(arguments: dict[str, Any], out: Any, new_carry: Any) -> None:
+    given = dict(arguments)
+    hk.ops.compress_tail(given.pop("kv"), given.pop("score"), out, new_carry=new_carry, **given)
+
+
+def compress_tail(place: Place, rounds: int) -> str:
+    """Compare calls of every row format: pages with what lies between their rows, and carries, to the byte."""
+    windows = 0
+    for seed in range(rounds):
+        tail = random_tail(seed, 300 if rounds > 50 else 40)
+        there = {k: place.put(v) if isinstance(v, np.ndarray) else v for k, v in tail.arguments.items()}
+        out, kept = place.put(tail.out), place.put(tail.new_carry)
+        _compress(there, out, kept)
+        _compress(tail.arguments, tail.out, tail.new_carry)
+        assert (place.get(out) == tail.out).all(), f"rows of call {seed}"
+        assert (place.get(kept) == tail.new_carry).all(), f"carry of call {seed}"
+        windows += tail.windows
+    return f"{rounds} calls, {windows} windows equal"
+
+
 def out_of_range(place: Place) -> str:
     """See that ids behind the pool are told and touch nothing."""
     pool, status = place.put(np.ones((4, 16), np.uint8)), place.put(np.zeros(3, np.int32))
@@ -188,6 +250,49 @@ def graph() -> str:
             hk.ops.fingerprint(pools[k].cpu().numpy(), ids[k].cpu().numpy(), host)
             assert (prints[k].cpu().numpy() == host).all(), f"fingerprint of {k}"
     return "3 calls of 3 groups, 5 replays equal"
+
+
+def compress_graph() -> str:
+    """Capture a decode step of compress_tail with its carry in place, replay it token by token."""
+    import torch
+
+    row_format, ratio, requests, steps = PUBLISHED["fp8_ds_mla"], 4, 64, 13
+    rng = np.random.default_rng(5)
+    rows = (rng.standard_normal((steps, 2, requests, 1024)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    ring = np.zeros((requests, 8, 2048), np.float32)
+    out = np.zeros((requests, row_format.page_stride), np.uint8)
+    arguments: dict[str, Any] = {
+        "kv": rows[0, 0], "score": rows[0, 1], "norm_weight": np.ones(512, np.float32),
+        "starts": np.arange(requests + 1, dtype=np.int32), "positions": np.zeros(requests, np.int32),
+        "page_ids": np.arange(requests, dtype=np.int32)[:, None],
+    }  # fmt: skip
+    fixed = {"ratio": ratio, "overlap": True, "eps": 1e-6, "row_format": row_format, "rope": None}
+    place = TorchDevice()
+    there = {name: place.put(array) for name, array in arguments.items()}
+    carry, pages = torch.from_numpy(ring).cuda(), torch.from_numpy(out).cuda()
+
+    def call() -> None:
+        _compress(there | fixed | {"carry": carry}, pages, carry)
+
+    call()  # loads the code
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        call()
+    carry.zero_()
+    pages.zero_()
+    for step in range(steps):
+        for name, index in (("kv", 0), ("score", 1)):
+            arguments[name] = rows[step, index]
+            there[name].copy_(place.put(rows[step, index]))
+        arguments["positions"] = np.full(requests, step, np.int32)
+        there["positions"].fill_(step)
+        captured.replay()
+        torch.cuda.synchronize()
+        _compress(arguments | fixed | {"carry": ring}, out, ring)
+        assert (pages.cpu().numpy() == out).all(), f"rows at step {step}"
+        assert (carry.cpu().numpy() == ring).all(), f"carry at step {step}"
+    return f"{steps} replays of {requests} requests equal"
 
 
 def writer() -> str:

@@ -28,8 +28,11 @@ class TorchDevice:
         import torch
 
         # torch has no unsigned 64-bit arithmetic everywhere, and bytes are all that counts
-        plain = array.view(np.int64) if array.dtype == np.uint64 else array
+        same = {np.dtype(np.uint64): np.int64, np.dtype(np.uint16): np.int16}.get(array.dtype)
+        plain = array if same is None else array.view(same)
         dense = torch.from_numpy(np.ascontiguousarray(plain)).cuda()
+        if array.dtype == np.uint16:  # the bits of bfloat16
+            dense = dense.view(torch.bfloat16)
         if plain.flags.c_contiguous:
             return dense
         strides = [stride // plain.itemsize for stride in plain.strides]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import hybridkv as hk
+from hybridkv.reference import PUBLISHED, Rope, Yarn
 
 TOTAL = 2 << 30  # bytes that a measurement moves at a time
 ROUNDS = 15
@@ -16,7 +17,12 @@ CALLS = 4  # of a round
 
 
 def measurements() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield rows K3 and K4 of the goals: name and measurement."""
+    """Yield rows K1 to K4 of the goals: name and measurement."""
+    for ratio, overlap, floor in ((4, True, 4242), (128, False, 2053)):
+        for tokens in (16_384, 65_536):
+            name = f"K1 compress_tail, ratio {ratio}, {tokens} tokens"
+            yield name, partial(compress, ratio, overlap, floor, tokens)
+        yield f"K2 compress_tail, ratio {ratio}, 256 requests of a token in a graph", partial(step, ratio, overlap)
     for size in (4096, 16_384, 37_376, 65_536):
         yield f"K3 gather, pages of {size}", partial(pages, size)
     yield "K3 gather, rows of 584 in pages of 37,376", rows
@@ -145,6 +151,62 @@ def to_host(size: int, *, back: bool = False) -> str:
             host.copy_(stage, non_blocking=True)
 
     return _told(_in_turns({"ours": ours, "pinned copy": copy}), "ours", "pinned copy", count * size)
+
+
+def _tail(ratio: int, overlap: bool, tokens: int, requests: int) -> Callable[[], None]:
+    """Return a call over rows in bfloat16 of DeepSeek-V4's shape, `tokens` of each request."""
+    import torch
+
+    c, count = 2 if overlap else 1, tokens * requests
+    row_format = PUBLISHED["fp8_ds_mla"]
+    columns = -(-(tokens + ratio) // ratio // row_format.page_rows) + 1
+    kv, score = (torch.randn((count, 512 * c), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.zeros((requests * columns, row_format.page_stride), dtype=torch.uint8, device="cuda")
+    carry = torch.zeros((requests, ratio * c, 1024 * c), device="cuda")
+    lists: dict[str, Any] = {
+        "starts": torch.arange(requests + 1, device="cuda").int() * tokens,
+        # Of single tokens each closes a window: the dearest step there is.
+        "positions": torch.full((requests,), ratio - 1 if tokens == 1 else 0, device="cuda").int(),
+        "page_ids": torch.arange(requests * columns, device="cuda").int().reshape(requests, columns),
+    }
+    return partial(
+        hk.ops.compress_tail, kv, score, out, ratio=ratio, overlap=overlap, eps=1e-6,
+        norm_weight=torch.ones(512, device="cuda"), rope=Rope(64, 160000.0, Yarn(16.0, 65536)), row_format=row_format,
+        carry=carry, new_carry=carry, **lists,
+    )  # fmt: skip
+
+
+def compress(ratio: int, overlap: bool, floor: int, tokens: int) -> str:
+    """Measure a prompt beside a copy that moves the floor's bytes, read and written together."""
+    import torch
+
+    calls = max((TOTAL // 4) // (floor * tokens), 1)
+    ours = [_tail(ratio, overlap, tokens, 1) for _ in range(calls)]  # memory of their own: nothing is cached
+    source = torch.zeros(calls * floor * tokens // 2, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+
+    def all_calls() -> None:
+        for call in ours:
+            call()
+
+    times = _in_turns({"ours": all_calls, "copy": lambda: target.copy_(source)})
+    each = statistics.median(times["ours"]) / calls * 1000
+    return _told(times, "ours", "copy", calls * floor * tokens) + f", {each:.1f} us a call"
+
+
+def step(ratio: int, overlap: bool) -> str:
+    """Measure a decode step in a graph, in microseconds."""
+    import torch
+
+    call = _tail(ratio, overlap, 1, 256)
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(100):
+            call()
+    taken = statistics.median(_milliseconds(graph.replay) for _ in range(ROUNDS))
+    return f"{taken * 10:.2f} us a call"
 
 
 def decode() -> str:

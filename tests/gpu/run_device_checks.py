@@ -161,12 +161,14 @@ def run_checks(arguments: argparse.Namespace, began: float) -> int:
     run.check("gather, CPU against CUDA", lambda: comparisons.gather(place, rounds), 60)
     run.check("scatter, CPU against CUDA", lambda: comparisons.scatter(place, rounds), 60)
     run.check("fingerprint, CPU against CUDA", lambda: comparisons.fingerprint(place, rounds), 60)
+    run.check("compress_tail, CPU against CUDA", lambda: comparisons.compress_tail(place, rounds), 60)
     run.check("ids out of range", lambda: comparisons.out_of_range(place), 10)
     if not few:
         import device_torch_ops
 
         run.check("ops of torch, CPU against CUDA", device_torch_ops.ops, 60)
         run.check("graph capture and replay", comparisons.graph, 30)
+        run.check("compress_tail in a graph, step by step", comparisons.compress_graph, 30)
         run.check("hand-outs beside a writer", comparisons.writer, 60)
         for name, body in speed.measurements():
             run.check(name, body, 20)

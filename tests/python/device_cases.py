@@ -11,14 +11,19 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import hybridkv as hk
+import hybridkv.reference as ref
+from compress_support import ROPE, V4_ROPE, Call, a_call, rows_of
 from hybridkv import _core
 from hybridkv.cli import doctor
 from hybridkv.errors import KernelContract
+from hybridkv.reference import PUBLISHED, published
 
 
 class DeviceArray:
@@ -168,6 +173,103 @@ def dlpack_gives_the_bytes_of_the_host() -> None:
     assert (host == device).all()
     error = refused(lambda: hk.ops.gather(DlpackArray(pool), DlpackArray(ids), DlpackArray(device, device=1)))
     assert (error.field, error.expected, error.got) == ("out", "an array on CUDA device 0", "CUDA device 1")
+
+
+def put(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments whose arrays are device memory, copied."""
+    return {
+        name: DeviceArray(value.copy()) if isinstance(value, np.ndarray) else value for name, value in arguments.items()
+    }
+
+
+def compressed(call: Call, **changed: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+    """Return pages and carry as a device makes them, and the launches that it took."""
+    out, carry = call.out(), np.full_like(call.arguments["carry"], np.nan)
+    given = put(call.arguments | changed)
+    before = driver().fake_launches()
+    hk.ops.compress_tail(
+        given.pop("kv"), given.pop("score"), DeviceArray(out), new_carry=DeviceArray(carry), stream=0x40, **given
+    )
+    assert driver().fake_last_stream() == 0x40
+    return out, carry, driver().fake_launches() - before
+
+
+def compress_tail_gives_the_bytes_of_the_host() -> None:
+    for seed, name in enumerate(sorted(PUBLISHED)):
+        ratio = (1, 2, 4, 6, 16, 128)[seed % 6]
+        call = a_call(
+            seed, ratio, seed % 3 != 0, PUBLISHED[name].paged(5), rope=V4_ROPE, bits=seed % 2 == 0, most_rows=60
+        )
+        host, carry = call.run()
+        there, kept, launches = compressed(call)
+        assert (there == host).all(), name
+        assert np.array_equal(kept, carry, equal_nan=True), name
+        assert launches == 1
+
+
+def compress_tail_is_within_the_bound() -> None:
+    row_format = published.plain("float32", 40, page_rows=3)
+    call = a_call(2, 4, True, row_format, rope=ROPE)
+    slots, written = call.slots(), call.places() >= 0
+    exact = call.compressor.entries(slots)
+    bound = (ref.float32_bound(call.compressor, slots) + np.abs(exact) * 2.0**-24)[written]
+    out, carry, _ = compressed(call)
+    values = rows_of(out, call).view(np.float32)
+    assert np.sum(written) > 10
+    assert (np.abs(values - exact[written]) <= bound).all()
+    assert np.array_equal(carry, call.specified()[1], equal_nan=True)
+
+
+def compress_tail_in_place_and_in_order_is_as_on_the_host() -> None:
+    call = a_call(4, 2, False, published.plain("bfloat16", 24, page_rows=3))
+    given = call.arguments | {"page_ids": None}
+    count = len(call.places())
+    pages = [np.full((-(-count // 3), call.row_format.page_stride), 0xA5, np.uint8) for _ in range(2)]
+    rings = [given["carry"].copy() for _ in range(2)]
+    for index, (out, ring) in enumerate(zip(pages, rings, strict=True)):
+        there = DeviceArray if index else lambda array: array
+        arguments = (put(given) if index else dict(given)) | {"carry": there(ring), "new_carry": there(ring)}
+        hk.ops.compress_tail(arguments.pop("kv"), arguments.pop("score"), there(out), **arguments)
+    assert (pages[0] == pages[1]).all()
+    assert np.array_equal(rings[0], rings[1], equal_nan=True)
+
+
+def compress_tail_leaves_out_what_a_host_refuses() -> None:
+    call = a_call(4, 4, True, published.plain("float32", 8, page_rows=3), most_requests=4, most_rows=60)
+    ids = call.arguments["page_ids"].copy()
+    ids[0] = -1
+    host, _ = call.run(page_ids=ids.copy())
+    ids[0] = call.pages + np.arange(ids.shape[1])
+    assert refused(lambda: call.run(page_ids=ids) and None).field == "page_ids"
+    there, _, _ = compressed(call, page_ids=ids)
+    assert (there == host).all()
+
+
+def compress_tail_refuses_other_devices_and_wide_rows() -> None:
+    call = a_call(1, 4, True, published.plain("float32", 8), most_rows=60)
+    given = put(call.arguments) | {"positions": call.arguments["positions"]}
+    out = call.out()
+    run = partial(hk.ops.compress_tail, given.pop("kv"), given.pop("score"), DeviceArray(out))
+    error = refused(lambda: run(**given))
+    assert (error.field, error.got) == ("positions", "host memory")
+    wide = a_call(1, 1, False, published.plain("bfloat16", 2049, page_rows=1), most_rows=3, most_requests=1)
+    assert refused(lambda: compressed(wide) and None).field == "norm_weight"
+    long = published.plain("bfloat16", 2048, page_rows=1)
+    long = replace(long, row_bytes=10_256, data_bytes=10_256)
+    assert refused(lambda: compressed(a_call(1, 1, False, long, most_rows=3)) and None).field == "row_format"
+    assert (out == call.out()).all()
+
+
+def compress_tail_takes_dlpack() -> None:
+    call = a_call(3, 2, True, published.plain("float32", 16, page_rows=3), bits=False, most_rows=40)
+    host, _ = call.run()
+    out = call.out()
+    given = {
+        name: DlpackArray(value.copy()) if isinstance(value, np.ndarray) else value
+        for name, value in call.arguments.items()
+    }
+    hk.ops.compress_tail(given.pop("kv"), given.pop("score"), DlpackArray(out), **given)
+    assert (out == host).all()
 
 
 def handouts_are_verified() -> None:

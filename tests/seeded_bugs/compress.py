@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from seeded_bugs import Bug
 
-COMPRESS, POOL, FINISH = "csrc/kernels/compress.cpp", "csrc/kernels/window_pool.h", "csrc/kernels/window_finish.h"
-ENCODE, CHECK = "csrc/kernels/row_encode.h", "csrc/kernels/compress_check.cpp"
+COMPRESS, POOL = "csrc/kernels/compress.cpp", "csrc/kernels/window_pool.h"
+NORM, CODES, CHECK = (
+    "csrc/kernels/entry_norm.h", "csrc/kernels/row_codes.h", "csrc/kernels/compress_check.cpp",
+)  # fmt: skip
 CORE = "kernels.compress_test"
 
 BUGS = [
@@ -49,7 +51,7 @@ BUGS = [
     Bug(
         "norm without eps",
         "the norm divides by the mean square alone",
-        FINISH,
+        NORM,
         "1.0 / std::sqrt(mean_square + eps)",
         "1.0 / std::sqrt(mean_square)",
         CORE,
@@ -58,9 +60,9 @@ BUGS = [
     Bug(
         "rotation backwards",
         "pairs are turned by the negative angle",
-        FINISH,
-        "a * cosines[i] - b * sines[i]",
-        "a * cosines[i] + b * sines[i]",
+        NORM,
+        "a * turn.cosine - b * turn.sine",
+        "a * turn.cosine + b * turn.sine",
         CORE,
         "by hand",
     ),
@@ -76,7 +78,7 @@ BUGS = [
     Bug(
         "ties away from zero",
         "a quantiser rounds half up instead of to even",
-        ENCODE,
+        CODES,
         "((a >> dropped) & 1u)",
         "1u",
         CORE,
@@ -85,7 +87,7 @@ BUGS = [
     Bug(
         "scale one step too small",
         "a scale is the power of two below, where the largest channel does not fit",
-        ENCODE,
+        CODES,
         "(limit_bits & fraction_bits) ? 1 : 0",
         "(limit_bits & fraction_bits) ? 0 : 0",
         CORE,

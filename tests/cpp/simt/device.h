@@ -13,9 +13,11 @@
 #include "simt/machine.h"
 
 #define HKV_DEVICE inline
-#define HKV_KERNEL(name, threads, arguments) inline void name arguments
+#define HKV_CALL inline
+#define HKV_KERNEL(name, threads, blocks, arguments) inline void name arguments
 #define HKV_ARGUMENT const
 #define HKV_UNROLL
+#define HKV_ROLLED
 #define HKV_SHARED(type, name, count) \
   static const char name##_key = 0;   \
   const hkv::simt::Shared<type> name(&name##_key, count)

@@ -5,6 +5,7 @@
 #pragma once
 #include "simt/device.h"
 
+#include "kernels/compress_plan.h"
 #include "kernels/device_kernels.cuh"
 #include "kernels/device_plan.h"
 
@@ -43,6 +44,15 @@ inline Report run_fingerprint(const FingerprintGroup* groups, int count, const O
         launch(std::min(size.blocks, most_blocks), device_threads, [&] { hkv_fingerprint(args); }, options));
   });
   return sum;
+}
+
+// Runs the launch of a tail compression by teams of one kind.
+inline Report run_compress(const CompressTail& call, Team team, const Options& options = {},
+                           unsigned most_blocks = 1u << 20) {
+  const CompressLaunch args = compress_launch(call);
+  const auto kernel = team == Team::Warp ? &hkv_compress_by_warp : &hkv_compress_by_block;
+  const LaunchSize size = compress_size(args, team);
+  return launch(std::min(size.blocks, most_blocks), device_threads, [&] { kernel(args); }, options);
 }
 
 }  // namespace hkv::simt

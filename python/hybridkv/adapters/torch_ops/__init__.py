@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels as ops of torch: importing this module registers ``torch.ops.hybridkv.*``.
 
-``import hybridkv`` does so by itself where torch was imported before. ``docs/kernels.md`` section 11 has the schemas.
+``import hybridkv`` does so by itself where torch was imported before. ``docs/kernels.md`` section 10 has the schemas.
 """
 
 from __future__ import annotations

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs in tail compression on a device, which the harness of tests/cpp/simt must find without one."""
+
+from __future__ import annotations
+
+from seeded_bugs import Bug
+
+FOLDER = "csrc/kernels"
+WINDOWS, WINDOW, POOL = f"{FOLDER}/compress.cuh", f"{FOLDER}/compress_window.cuh", f"{FOLDER}/compress_pool.cuh"
+REQUEST, KEEP, ENTRY = f"{FOLDER}/compress_request.cuh", f"{FOLDER}/compress_keep.cuh", f"{FOLDER}/compress_entry.cuh"
+MATH, PLAN = f"{FOLDER}/compress_math.cuh", f"{FOLDER}/compress_plan.h"
+TEST = "kernels.device_compress_test"
+
+BUGS = [
+    Bug(
+        "squares of a changed entry",
+        "channels are normed while other threads still square them",
+        WINDOWS,
+        "  team.sync();  // before channels are changed that others still square\n",
+        "",
+        TEST,
+    ),
+    Bug(
+        "device overlap reads its own half",
+        "slots of the window before take the second half of a row",
+        POOL,
+        "call.overlap && k >= drawn ? call.width : 0",
+        "call.overlap ? call.width : 0",
+        TEST,
+    ),
+    Bug(
+        "device window without the one before",
+        "an entry with overlap pools its own slots alone",
+        POOL,
+        "drawn(call.overlap && entry > 0",
+        "drawn(false && entry > 0",
+        TEST,
+    ),
+    Bug(
+        "window that is not full",
+        "an item behind the last closing window writes one",
+        WINDOWS,
+        "entry < behind ? entry + 1 : entry",
+        "entry + 1",
+        TEST,
+    ),
+    Bug(
+        "carry of another request",
+        "every request reads and writes the ring of the first",
+        KEEP,
+        "return request_.number * rings.request_stride +",
+        "return 0 * rings.request_stride +",
+        TEST,
+    ),
+    Bug(
+        "carry read from another request",
+        "a window draws on the ring of the first request",
+        POOL,
+        "call.carry.base + request * call.carry.request_stride +",
+        "call.carry.base + 0 * call.carry.request_stride +",
+        TEST,
+    ),
+    Bug(
+        "device entry rotated at the next window",
+        "the position of an entry is the first behind its window",
+        WINDOWS,
+        "eps, entry * call.ratio, place",
+        "eps, (entry + 1) * call.ratio, place",
+        TEST,
+    ),
+    Bug(
+        "mask dropped on a device",
+        "an entry below the mask is written",
+        REQUEST,
+        "  if ((entry + 1) * call.ratio <= request.mask) return place;\n",
+        "",
+        TEST,
+    ),
+    Bug(
+        "unchecked page of an entry",
+        "an id behind the pages is followed",
+        REQUEST,
+        "  if (place.page >= call.page_count) place.page = -1;\n",
+        "",
+        TEST,
+        "what the CPU refuses",
+    ),
+    Bug(
+        "unchecked rows of a request",
+        "starts behind the rows are followed",
+        REQUEST,
+        "end_row <= call.rows && ",
+        "",
+        TEST,
+        "lists of any content",
+    ),
+    Bug(
+        "carry overwritten under its readers",
+        "every item of a request writes its carry in place at once",
+        KEEP,
+        "return in_place() && first_live",
+        "return false && first_live",
+        TEST,
+        "in place or apart",
+    ),
+    Bug(
+        "second window without its carry",
+        "the window after the first draws on a carry that is overwritten",
+        REQUEST,
+        "call.overlap && remainder(position, call.ratio) != 0 ? 2 : 1",
+        "call.overlap ? 1 : 1",
+        TEST,
+        "in place or apart",
+    ),
+    Bug(
+        "chunk of another group",
+        "sums of chunks are added in another order",
+        WINDOW,
+        "powers = simt::shuffle(powers, simt::lane() % span + g * span);",
+        "powers = simt::shuffle(powers, simt::lane() % span + (3 - g) * span);",
+        TEST,
+    ),
+    Bug(
+        "device score limit not looked at",
+        "a window of large scores is left with powers beyond float32",
+        MATH,
+        "return __builtin_fabsf(score) <= float_of(score_limit);",
+        "return true;",
+        TEST,
+        "scores and values",
+    ),
+    Bug(
+        "largest score of a quarter",
+        "lanes of other groups keep their largest scores to themselves",
+        WINDOW,
+        "mask >= span; mask /= 2",
+        "mask > 16; mask /= 2",
+        TEST,
+        "scores and values",
+    ),
+    Bug(
+        "wide loads anywhere",
+        "loads of 16 bytes are taken without a look at where rows lie",
+        PLAN,
+        "call.width % 8 == 0 && loads.bytes(16) == 16",
+        "call.width % 8 == 0",
+        TEST,
+    ),
+    Bug(
+        "row one word too long",
+        "the store of a row goes one word behind it",
+        ENTRY,
+        "at < bytes; at += team_.size() * width",
+        "at <= bytes; at += team_.size() * width",
+        TEST,
+    ),
+    Bug(
+        "entries in order of their own",
+        "without page ids a request starts at the first row again",
+        REQUEST,
+        "windows_before(call, request.number) + entry",
+        "0 + entry",
+        TEST,
+    ),
+    Bug(
+        "mean square of half a warp",
+        "the sum of squares leaves out the other half",
+        ENTRY,
+        "unsigned half = channel_block / 2; half > 0",
+        "unsigned half = channel_block / 4; half > 0",
+        TEST,
+    ),
+    Bug(
+        "row stored before it is whole",
+        "bytes of a row are stored that other threads have not encoded yet",
+        ENTRY,
+        "    team_.sync();\n  }\n\n  HKV_DEVICE void store(",
+        "  }\n\n  HKV_DEVICE void store(",
+        TEST,
+    ),
+]
