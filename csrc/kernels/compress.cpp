@@ -18,7 +18,7 @@ namespace {
 
 // What makes another thread worth waking, and what a thread takes at a time.
 constexpr std::int64_t thread_bytes = std::int64_t{1} << 18;
-constexpr std::int64_t share_bytes = std::int64_t{1} << 17;
+constexpr std::int64_t share_bytes = std::int64_t{1} << 20;
 // Rows are fetched so many tokens ahead, in whole windows where those are shorter.
 constexpr std::int64_t ahead_tokens = 8;
 
@@ -30,15 +30,20 @@ class ScratchMemory {
     const std::int64_t padded = (call.width + channel_block - 1) / channel_block * channel_block;
     const std::int64_t row = padded * static_cast<std::int64_t>(sizeof(float));
     const std::int64_t packed = (call.layout.row_bytes + 63) / 64 * 64;
-    const std::int64_t need = (9 + 2 * chunk_slots) * row + (padded + 63) / 64 * 64 + packed + 64;
+    const std::int64_t need = (23 + 2 * chunk_slots) * row + (padded + 63) / 64 * 64 + packed + 64;
     if (static_cast<std::int64_t>(memory_.size()) < need) memory_.resize(static_cast<std::size_t>(need));
     auto* at = memory_.data() + (0 - reinterpret_cast<std::uintptr_t>(memory_.data())) % 64;
     const auto take = [&](std::int64_t bytes) { return std::exchange(at, at + bytes); };
     WindowScratch made;
     made.padded = padded;
-    for (float** field : {&made.powers, &made.sums, &made.largest, &made.entry, &made.weight}) {
+    for (float** field : {&made.powers, &made.sums, &made.largest, &made.entry, &made.weight, &made.reach}) {
       *field = reinterpret_cast<float*>(take(row));
     }
+    made.undecided = reinterpret_cast<std::int32_t*>(take(row));
+    made.wide.channels = reinterpret_cast<std::int32_t*>(take(2 * row));
+    made.wide.largest = reinterpret_cast<float*>(take(2 * row));
+    made.wide.powers = reinterpret_cast<double*>(take(4 * row));
+    made.wide.entry = reinterpret_cast<double*>(take(4 * row));
     made.staged = reinterpret_cast<float*>(take(2 * chunk_slots * row));
     made.cosines = reinterpret_cast<double*>(take(row));  // half as many pairs as channels
     made.sines = reinterpret_cast<double*>(take(row));
@@ -59,6 +64,7 @@ class WindowSlots {
       : call_(call),
         request_(request),
         position_(call.position(request)),
+        first_position_(entry * call.ratio),
         row_(call.starts[request] - position_),
         closing_(call.end_entry(request) * call.ratio),
         first_((entry - 1) * call.ratio),
@@ -68,6 +74,12 @@ class WindowSlots {
   }
 
   std::int64_t count() const { return drawn_ + call_.ratio; }
+  WindowRows rows() const {
+    const auto fill = [](const void* of, std::int64_t from, int count, Slot* slots) {
+      return static_cast<const WindowSlots*>(of)->fill(from, count, slots);
+    };
+    return {this, fill, count(), call_.width, first_position_};
+  }
 
   // Slots [from, from + count) into `slots`. Returns: the bytes that they are.
   std::int64_t fill(std::int64_t from, int count, Slot* slots) const {
@@ -107,8 +119,9 @@ class WindowSlots {
 
   const CompressTail& call_;
   std::int64_t request_, position_;
-  std::int64_t row_;      // of the token at 0, were it there
-  std::int64_t closing_;  // behind the last token of a window that closes
+  std::int64_t first_position_;  // of the window's first token
+  std::int64_t row_;             // of the token at 0, were it there
+  std::int64_t closing_;         // behind the last token of a window that closes
   std::int64_t first_, drawn_, ahead_;
 };
 
@@ -120,7 +133,7 @@ class WindowWork {
     thread_local std::array<ScratchMemory, most_threads> memories;
     for (int thread = 0; thread < threads; ++thread) {
       scratches_[thread] = memories[thread].scratch(call);
-      path_.widen(call.norm_weight.base, call.norm_weight.wide, call.width, scratches_[thread].weight);
+      path_.take_weights(call, scratches_[thread]);
     }
   }
 
@@ -135,7 +148,7 @@ class WindowWork {
       const std::int64_t entry = call_.first_entry(q) + window - before_[q];
       const std::int64_t slot = entry_slot(call_, q, entry, window);
       if (slot < 0) continue;
-      read += close(WindowSlots(call_, q, entry), entry * call_.ratio, scratch);
+      read += close(WindowSlots(call_, q, entry), scratch);
       store(slot, scratch.packed);
       written += call_.layout.row_bytes;
     }
@@ -146,7 +159,7 @@ class WindowWork {
 
  private:
   // One window's packed row into the scratch. Returns: the bytes read.
-  std::int64_t close(const WindowSlots& window, std::int64_t position, const WindowScratch& scratch) const {
+  std::int64_t close(const WindowSlots& window, const WindowScratch& scratch) const {
     Slot slots[chunk_slots];
     std::int64_t read = 0;
     bool near = true;
@@ -158,16 +171,14 @@ class WindowWork {
     if (near) {
       const double mean_square = path_.divide(call_.width, scratch);
       if (mean_square >= least_mean_square && std::isfinite(mean_square)) {
-        path_.finish(call_, mean_square, call_.eps, position, scratch);
-        return read;
+        return read + path_.finish(call_, window.rows(), mean_square, 1, scratch);
       }
     }
-    return read + close_again(window, position, scratch);
+    return read + close_again(window, scratch);
   }
 
   // The same for scores and values of any size.
-  std::int64_t close_again(const WindowSlots& window, std::int64_t position,
-                           const WindowScratch& scratch) const {
+  std::int64_t close_again(const WindowSlots& window, const WindowScratch& scratch) const {
     Slot slots[chunk_slots];
     std::int64_t read = 0;
     std::uint32_t most_value = 0;
@@ -193,9 +204,7 @@ class WindowWork {
       std::fill_n(scratch.powers, scratch.padded, 1.0f);
     }
     const double mean_square = path_.divide(call_.width, scratch);
-    const double squared = static_cast<double>(scale) * static_cast<double>(scale);
-    path_.finish(call_, mean_square, call_.eps * squared, position, scratch);
-    return read;
+    return read + path_.finish(call_, window.rows(), mean_square, static_cast<double>(scale), scratch);
   }
 
   void store(std::int64_t slot, const std::uint8_t* packed) const {
@@ -275,7 +284,10 @@ void compress_tail(const CompressTail& call, int threads) noexcept {
   const auto worth =
       static_cast<int>(std::clamp<std::int64_t>(call.rows * row_bytes / thread_bytes, 1, threads));
   const WindowWork closing(call, before, worth);
-  share_out(windows, std::max<std::int64_t>(share_bytes / (row_bytes * call.ratio), 1), worth, closing);
+  // Where windows overlap a share reads again what the one before it read last: few shares, but some for each thread.
+  const std::int64_t windows_a_share =
+      std::min(share_bytes / (row_bytes * call.ratio), windows / (4 * worth));
+  share_out(windows, std::max<std::int64_t>(windows_a_share, 1), worth, closing);
   if (call.new_carry.base == nullptr) return;
   const CarryWork keeping(call);
   const std::int64_t ring_bytes = call.ring_rows() * call.row_width() * 8;

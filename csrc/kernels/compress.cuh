@@ -21,13 +21,13 @@ HKV_DEVICE void close_window(const CompressLaunch& launch, const DeviceRequest& 
   const EntryRow<Team> row(launch);
   const bool near = team.all(launch.wide_loads ? pool_window<Team, SlotLoads::Wide>(launch, request, entry)
                                                : pool_window<Team, SlotLoads::Items>(launch, request, entry));
-  double eps = call.eps, mean_square = row.mean_square();
+  double factor = 1, mean_square = row.mean_square();
   if (!near || !(mean_square >= least_mean_square) || mean_square == __builtin_huge_val()) {
-    eps *= pool_again<Team>(launch, request, entry);
+    factor = pool_again<Team>(launch, request, entry);
     mean_square = row.mean_square();
   }
   team.sync();  // before channels are changed that others still square
-  finish_entry<Team>(launch, mean_square, eps, entry * call.ratio, place);
+  finish_entry<Team>(launch, request, entry, mean_square, factor, place);
 }
 
 // One item: its windows, and its share of the new carry.

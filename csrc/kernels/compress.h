@@ -11,14 +11,16 @@
 // 2. y = a / s; the mean square in float64: 32 sums, channel i to sum i mod 32, then halves added to halves. Norm in
 //    float64, y * (1 / sqrt(mean + eps)) * w, rounded once, after
 // 3. the rotation of a pair by cosine and sine of position * frequency, in float64 too (rotary_angles.h).
-// 4. Hadamard in float32 by halves of growing spans, then the quantisers of row_encode.h.
+// 4. Channels that become bfloat16, and are too near a middle between two for float32 to tell, are taken again in
+//    float64 (undecided.h).
+// 5. Hadamard in float32 by halves of growing spans, then the quantisers of row_encode.h.
 //
 // The structs are plain data: the same go to a device kernel.
 //
 // Thread safety: calls may run at the same time as long as nobody writes what another touches.
 // Invariants:
 // 1. Nothing is written but the bytes of rows that are written and the live rows of new_carry.
-// 2. Each byte of kv and score is read once, save where a window is done again (1 above).
+// 2. Each byte of kv and score is read once, save where a window is done again (1 above) or a channel is (4).
 // 3. All levels and any number of threads write the same bytes.
 #pragma once
 #include <cstddef>

@@ -69,8 +69,8 @@ struct Lanes256 {
 
 }  // namespace
 
-const CompressPath avx2_compress_path = {&pool<Lanes256>, &scan,   &pool_below<Lanes256>,
-                                         &divide,         &finish, &widen};
+const CompressPath avx2_compress_path = {&pool<Lanes256>, &scan, &pool_below<Lanes256>, &divide, &finish,
+                                         &take_weights,   &widen};
 
 }  // namespace hkv
 #endif

@@ -72,8 +72,8 @@ struct Lanes512 {
 
 }  // namespace
 
-const CompressPath avx512_compress_path = {&pool<Lanes512>, &scan,   &pool_below<Lanes512>,
-                                           &divide,         &finish, &widen};
+const CompressPath avx512_compress_path = {&pool<Lanes512>, &scan, &pool_below<Lanes512>, &divide, &finish,
+                                           &take_weights,   &widen};
 
 }  // namespace hkv
 #endif

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/compress_request.cuh"
+#include "kernels/compress_pool.cuh"
 #include "kernels/device_pieces.cuh"
 
 namespace hkv {
@@ -74,9 +74,12 @@ class EntryRow {
     return sum / static_cast<double>(width_);
   }
 
-  // The packed row of the entry. All threads of the team together; what they wrote is seen by all.
-  HKV_DEVICE void finish(double mean_square, double eps, std::int64_t position) {
-    norm_and_rotate(norm_scale(mean_square, eps), static_cast<double>(position));
+  // The packed row of the entry, of which wide(c) is channel c in float64. All threads of the team together; what they
+  // wrote is seen by all.
+  template <class Wide>
+  HKV_DEVICE void finish(double mean_square, double eps, std::int64_t position, Wide&& wide) {
+    const double scale = norm_scale(mean_square, eps);
+    norm_and_rotate(scale, reach_of(mean_square, scale), static_cast<double>(position), wide);
     team_.sync();
     const RowLayout& layout = call_.layout;
     if (layout.hadamard) rotate_hadamard();
@@ -123,14 +126,33 @@ class EntryRow {
     Memory::packed()[byte_place(i)] = static_cast<std::uint8_t>(value);
   }
 
-  HKV_DEVICE double normed_channel(unsigned c, double scale) const {
+  HKV_DEVICE double normed_channel(unsigned c, double y, double scale) const {
     const float weight = Memory::weights()[c];
-    return normed(channel(c), weight, scale);
+    return normed(y, weight, scale);
   }
-  HKV_DEVICE void norm_and_rotate(double scale, double position) const {
+  HKV_DEVICE float weight_reach(unsigned c) const {
+    const float weight = Memory::weights()[c];
+    return std::fabs(weight);
+  }
+  HKV_DEVICE bool becomes_bf16_at(unsigned c) const {
+    unsigned end = 0;
+    HKV_ROLLED
+    for (std::int32_t p = 0; p < call_.layout.part_count; ++p) {
+      end += static_cast<unsigned>(launch_.parts[p].channels);
+      if (c < end) return becomes_bf16(call_.layout, launch_.parts[p]);
+    }
+    return false;
+  }
+
+  template <class Wide>
+  HKV_DEVICE void norm_and_rotate(double scale, float reach, double position, Wide&& wide) const {
     const auto rotated = static_cast<unsigned>(call_.rope_dims), plain = width_ - rotated;
     for (unsigned c = team_.rank(); c < plain; c += team_.size()) {
-      set_channel(c, static_cast<float>(normed_channel(c, scale)));
+      auto y = static_cast<float>(normed_channel(c, static_cast<double>(channel(c)), scale));
+      if (is_undecided(y, reach * weight_reach(c)) && becomes_bf16_at(c)) {
+        y = narrow_to_odd(normed_channel(c, wide(c), scale));
+      }
+      set_channel(c, y);
     }
     const unsigned pairs = rotated / 2;
     HKV_ROLLED
@@ -138,9 +160,21 @@ class EntryRow {
       const unsigned first = plain + (call_.interleaved ? 2 * i : i);
       const unsigned second = plain + (call_.interleaved ? 2 * i + 1 : i + pairs);
       const Turn turn = turn_of(position * launch_.frequencies[i]);
-      const double a = normed_channel(first, scale), b = normed_channel(second, scale);
-      set_channel(first, turned_first(a, b, turn));
-      set_channel(second, turned_second(a, b, turn));
+      double a = normed_channel(first, static_cast<double>(channel(first)), scale);
+      double b = normed_channel(second, static_cast<double>(channel(second)), scale);
+      auto y = static_cast<float>(turned_first(a, b, turn)),
+           z = static_cast<float>(turned_second(a, b, turn));
+      const float of_pair = reach * (weight_reach(first) + weight_reach(second));
+      const bool y_again = is_undecided(y, of_pair) && becomes_bf16_at(first);
+      const bool z_again = is_undecided(z, of_pair) && becomes_bf16_at(second);
+      if (y_again || z_again) {
+        a = normed_channel(first, wide(first), scale);
+        b = normed_channel(second, wide(second), scale);
+        if (y_again) y = narrow_to_odd(turned_first(a, b, turn));
+        if (z_again) z = narrow_to_odd(turned_second(a, b, turn));
+      }
+      set_channel(first, y);
+      set_channel(second, z);
     }
   }
 
@@ -247,12 +281,14 @@ class EntryRow {
   Team team_;
 };
 
-// Norm, rotation and quantisers of a team's entry, and its row to where it goes.
+// Norm, rotation and quantisers of a team's entry, whose values were taken `factor` times, and its row to where it goes.
 template <class Team>
-HKV_CALL void finish_entry(const CompressLaunch& launch, double mean_square, double eps,
-                           std::int64_t position, const EntryPlace place) {
+HKV_CALL void finish_entry(const CompressLaunch& launch, const DeviceRequest request, std::int64_t entry,
+                           double mean_square, double factor, const EntryPlace place) {
+  const CompressTail& call = launch.call;
   EntryRow<Team> row(launch);
-  row.finish(mean_square, eps, position);
+  row.finish(mean_square, call.eps * factor * factor, entry * call.ratio,
+             [&](unsigned c) { return wide_entry(call, request, entry, c) * factor; });
   row.store(place);
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/entry_norm.h"
 #include "kernels/row_codes.h"
 #include "kernels/score_power.h"
+#include "kernels/undecided.h"
 
 namespace hkv {
 

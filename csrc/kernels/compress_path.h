@@ -22,6 +22,25 @@ struct Slot {
   bool score_wide = false;
 };
 
+// Where the slots of a window are, for whoever needs some of them again.
+struct WindowRows {
+  const void* of = nullptr;
+  // Slots [from, from + count) into `slots`. Returns: the bytes that they are.
+  std::int64_t (*fill)(const void* of, std::int64_t from, int count, Slot* slots) = nullptr;
+  std::int64_t count = 0;  // slots
+  std::int64_t width = 0;  // channels of each
+  std::int64_t position = 0;
+};
+
+// Some channels of a window in float64. Room for twice as many as an entry has.
+struct WideSums {
+  std::int32_t count = 0;
+  std::int32_t* channels = nullptr;
+  float* largest = nullptr;  // score
+  double* powers = nullptr;
+  double* entry = nullptr;
+};
+
 // Memory of one thread: rows of `padded` items each, aligned to 64 bytes. `padded` is the width of an entry rounded up
 // to blocks.
 struct WindowScratch {
@@ -32,10 +51,13 @@ struct WindowScratch {
   float* staged = nullptr;    // 2 * chunk_slots rows: slots of mixed types in float32
   float* entry = nullptr;     // the row under way
   float* weight = nullptr;    // of the norm
+  float* reach = nullptr;     // of a normed channel's error, as a multiple of what the row has (undecided.h)
   double* cosines = nullptr;  // of each pair
   double* sines = nullptr;
   std::uint8_t* codes = nullptr;   // of the channels of a part
   std::uint8_t* packed = nullptr;  // the packed row
+  std::int32_t* undecided = nullptr;
+  WideSums wide;
 };
 
 struct CompressPath {
@@ -51,9 +73,12 @@ struct CompressPath {
                      const WindowScratch& scratch, float value_scale);
   // y = a / s into `entry`, zeros behind `width`. Returns: the mean square.
   double (*divide)(std::int64_t width, const WindowScratch& scratch);
-  // Norm with `mean_square + eps`, rotation at `position`, quantiser: entry to packed.
-  void (*finish)(const CompressTail& call, double mean_square, double eps, std::int64_t position,
-                 const WindowScratch& scratch);
+  // Norm, rotation, quantiser: the entry, of kv times `factor`, to packed. Undecided channels are taken again.
+  // Returns: the bytes read for them.
+  std::int64_t (*finish)(const CompressTail& call, const WindowRows& window, double mean_square,
+                         double factor, const WindowScratch& scratch);
+  // What the call's norm weights are to each channel, into the scratch.
+  void (*take_weights)(const CompressTail& call, const WindowScratch& scratch);
   // Widens a row of bfloat16 to float32; copies one that is wide.
   void (*widen)(const std::byte* from, bool wide, std::int64_t count, float* to);
 };

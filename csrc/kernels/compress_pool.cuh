@@ -170,4 +170,34 @@ HKV_DEVICE void each_run(const DeviceWindow& window, std::uint32_t chunk, Each&&
   }
 }
 
+// Calls each(score, kv) for one channel of every slot.
+template <class Each>
+HKV_DEVICE void each_slot(const DeviceWindow& window, unsigned channel, Each&& each) {
+  HKV_ROLLED
+  for (std::uint32_t k = 0; k < window.count;) {
+    const SlotRun run = window.run(k, window.count);
+    HKV_ROLLED
+    for (std::uint32_t i = 0; i < run.count; ++i) {
+      each(channel_at(run.score + i * run.score_step, channel, run.score_wide),
+           channel_at(run.kv + i * run.kv_step, channel, run.kv_wide));
+    }
+    k += run.count;
+  }
+}
+
+// One channel of an entry in float64, by whichever thread needs it (window_undecided.h).
+HKV_CALL double wide_entry(const CompressTail& call, const DeviceRequest request, std::int64_t entry,
+                           unsigned channel) {
+  const DeviceWindow window(call, request, entry);
+  float largest = -__builtin_inff();
+  each_slot(window, channel, [&](float score, float) { largest = score > largest ? score : largest; });
+  double powers = 0, sum = 0;
+  each_slot(window, channel, [&](float score, float kv) {
+    const double power = wide_power(static_cast<double>(score) - static_cast<double>(largest));
+    powers += power;
+    sum = __builtin_fma(power, static_cast<double>(kv), sum);
+  });
+  return sum / powers;
+}
+
 }  // namespace hkv

@@ -85,8 +85,8 @@ struct PlainLanes {
 
 }  // namespace
 
-const CompressPath portable_compress_path = {&pool<PlainLanes>, &scan,   &pool_below<PlainLanes>,
-                                             &divide,           &finish, &widen};
+const CompressPath portable_compress_path = {
+    &pool<PlainLanes>, &scan, &pool_below<PlainLanes>, &divide, &finish, &take_weights, &widen};
 
 const CompressPath& compress_path() noexcept {
 #if defined(__x86_64__)

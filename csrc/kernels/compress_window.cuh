@@ -32,7 +32,7 @@ class WindowPool {
     return near;
   }
 
-  // The same for scores and values of any size. Returns: what eps is multiplied by.
+  // The same for scores and values of any size. Returns: what values were multiplied by.
   HKV_DEVICE double pool_again() {
     team_.sync();  // the row is free once all have its mean square
     std::uint32_t most_value = 0;
@@ -54,7 +54,7 @@ class WindowPool {
       }
     }
     team_.sync();
-    return static_cast<double>(scale) * static_cast<double>(scale);
+    return static_cast<double>(scale);
   }
 
  private:

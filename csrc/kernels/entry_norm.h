@@ -15,16 +15,16 @@ HKV_TARGET_INLINE double norm_scale(double mean_square, double eps) {
 }
 
 // What the norm makes of a channel, not rounded yet.
-HKV_TARGET_INLINE double normed(float y, float weight, double scale) {
-  return static_cast<double>(y) * scale * static_cast<double>(weight);
+HKV_TARGET_INLINE double normed(double y, float weight, double scale) {
+  return y * scale * static_cast<double>(weight);
 }
 
-// A pair after its rotation, rounded.
-HKV_TARGET_INLINE float turned_first(double a, double b, Turn turn) {
-  return static_cast<float>(a * turn.cosine - b * turn.sine);
+// A pair after its rotation, not rounded yet.
+HKV_TARGET_INLINE double turned_first(double a, double b, Turn turn) {
+  return a * turn.cosine - b * turn.sine;
 }
-HKV_TARGET_INLINE float turned_second(double a, double b, Turn turn) {
-  return static_cast<float>(b * turn.cosine + a * turn.sine);
+HKV_TARGET_INLINE double turned_second(double a, double b, Turn turn) {
+  return b * turn.cosine + a * turn.sine;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 // is too large becomes the largest finite value (bfloat16: infinity); NaN becomes the one NaN of the type, in e2m1 6.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -122,7 +123,7 @@ HKV_TARGET_INLINE float narrow_to_odd(double x) {
   const auto near = static_cast<float>(x);
   std::uint32_t bits = bits_of(near);
   if (static_cast<double>(near) == x || (bits & infinity_bits) == infinity_bits) return near;
-  if (static_cast<double>(near) > x) --bits;  // x is above 0: down to the float32 below it
+  if (std::fabs(static_cast<double>(near)) > std::fabs(x)) --bits;  // to the float32 nearer to 0
   return float_of(bits | 1);
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/entry_norm.h"
 #include "kernels/rotary_angles.h"
 #include "kernels/row_encode.h"
+#include "kernels/window_undecided.h"
 
 namespace hkv {
 namespace {
@@ -33,7 +34,8 @@ HKV_TARGET double divide(std::int64_t width, const WindowScratch& scratch) {
 
 HKV_TARGET_INLINE void norm(float* __restrict y, const float* __restrict weight, std::int64_t count,
                             double scale) {
-  for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(normed(y[i], weight[i], scale));
+  for (std::int64_t i = 0; i < count; ++i)
+    y[i] = static_cast<float>(normed(static_cast<double>(y[i]), weight[i], scale));
 }
 
 // Norm and rotation of pairs: (0, 1), (2, 3), ... where interleaved, else (0, pairs), (1, pairs + 1), ...
@@ -42,10 +44,11 @@ HKV_TARGET void rotate(float* __restrict y, const float* __restrict weight, std:
                        const double* __restrict cosines, const double* __restrict sines) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     const std::int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + pairs;
-    const double a = normed(y[first], weight[first], scale), b = normed(y[second], weight[second], scale);
+    const double a = normed(static_cast<double>(y[first]), weight[first], scale);
+    const double b = normed(static_cast<double>(y[second]), weight[second], scale);
     const Turn turn{cosines[i], sines[i]};
-    y[first] = turned_first(a, b, turn);
-    y[second] = turned_second(a, b, turn);
+    y[first] = static_cast<float>(turned_first(a, b, turn));
+    y[second] = static_cast<float>(turned_second(a, b, turn));
   }
 }
 
@@ -58,19 +61,31 @@ HKV_TARGET void rotary_angles(double position, const double* frequencies, std::i
   }
 }
 
-HKV_TARGET void finish(const CompressTail& call, double mean_square, double eps, std::int64_t position,
-                       const WindowScratch& scratch) {
-  const double scale = norm_scale(mean_square, eps);
+HKV_TARGET std::int64_t finish(const CompressTail& call, const WindowRows& window, double mean_square,
+                               double factor, const WindowScratch& scratch) {
+  const double scale = norm_scale(mean_square, call.eps * factor * factor);
   norm(scratch.entry, scratch.weight, call.width - call.rope_dims, scale);
   if (call.rope_dims != 0) {
-    rotary_angles(static_cast<double>(position), call.frequencies, call.rope_dims / 2, scratch.cosines,
+    rotary_angles(static_cast<double>(window.position), call.frequencies, call.rope_dims / 2, scratch.cosines,
                   scratch.sines);
     const std::int64_t first = call.width - call.rope_dims;
     const auto rotated = call.interleaved ? &rotate<true> : &rotate<false>;
     rotated(scratch.entry + first, scratch.weight + first, call.rope_dims / 2, scale, scratch.cosines,
             scratch.sines);
   }
+  const std::int64_t bytes =
+      settle_undecided(call, window, reach_of(mean_square, scale), scale, factor, scratch);
   encode_row(scratch.entry, call.width, call.layout, scratch.codes, scratch.packed);
+  return bytes;
+}
+
+// Weights of the norm into `weight`, and of a channel's reach into `reach`.
+HKV_TARGET void take_weights(const CompressTail& call, const WindowScratch& scratch) {
+  widen(call.norm_weight.base, call.norm_weight.wide, call.width, scratch.weight);
+  for (std::int64_t i = 0; i < call.width; ++i) {
+    const std::int64_t partner = partner_of(call, i);
+    scratch.reach[i] = std::fabs(scratch.weight[i]) + (partner == i ? 0 : std::fabs(scratch.weight[partner]));
+  }
 }
 
 }  // namespace

@@ -86,41 +86,35 @@ def test_levels_threads_and_cuts_write_the_same_bytes(name: str, ratio: int, ove
             assert same_carry(carry, first[1])
 
 
-def equal_shares(name: str, ratio: int, overlap: bool, bits: bool, seed: int) -> tuple[int, int, int, int, int]:
-    """Rows, rows whose scaled channels and scales are equal, elements in bfloat16, those equal, those a code apart."""
+def equal_shares(name: str, ratio: int, overlap: bool, bits: bool, seed: int) -> tuple[int, int, int, int]:
+    """Rows, rows that are equal, elements in bfloat16, those that are equal or a code apart."""
     row_format = PUBLISHED[name]
     call = a_call(seed, ratio, overlap, row_format, rope=V4_ROPE, bits=bits, most_rows=700 * min(ratio, 16))
     ours, theirs = (rows_of(out, call) for out in (call.run()[0], call.specified()[0]))
-    scaled = np.ones(len(ours), bool)
-    elements = equal = near = 0
+    elements = near = 0
     for part in row_format.parts:
         if part.scale is None:
             span = slice(*next(part.spans()))
             codes = [x[:, span].copy().view(np.uint16).astype(np.int64) for x in (ours, theirs)]
             elements += codes[0].size
-            equal += int(np.sum(codes[0] == codes[1]))
             near += int(np.sum(np.abs(codes[0] - codes[1]) <= 1))
-        else:
-            for first, end in part.spans():
-                scaled &= np.all(ours[:, first:end] == theirs[:, first:end], axis=1)
     covered = np.zeros(row_format.row_bytes, bool)
     for part in row_format.parts:
         for first, end in part.spans():
             covered[first:end] = True
     assert not np.any(ours[:, ~covered])
-    return len(ours), int(np.sum(scaled)), elements, equal, near
+    return len(ours), int(np.sum(np.all(ours == theirs, axis=1))), elements, near
 
 
 @pytest.mark.parametrize("name", sorted(set(PUBLISHED) - {"fp8_ds_mla_v32"}))
 def test_quantised_rows_are_equal(name: str) -> None:
-    counts = np.zeros(5, np.int64)
+    counts = np.zeros(4, np.int64)
     for seed, (ratio, overlap) in enumerate([(4, True), (4, True), (2, False), (1, False), (16, True), (6, False)]):
         counts += equal_shares(name, ratio, overlap, seed % 2 == 0, seed)
-    rows, scaled, elements, equal, near = counts.tolist()
+    rows, equal, elements, near = counts.tolist()
     assert rows > 1000
-    assert scaled >= 0.999 * rows, f"{rows - scaled} of {rows} rows"
-    assert equal >= 0.999 * elements, f"{elements - equal} of {elements} elements"
-    assert near >= 0.9999 * elements  # further apart only around zero, where codes are dense
+    assert equal >= 0.999 * rows, f"{rows - equal} of {rows} rows"
+    assert near >= 0.99999 * elements
 
 
 def test_a_float32_scale_is_within_its_roundings() -> None:

@@ -9,6 +9,7 @@ COMPRESS, POOL = "csrc/kernels/compress.cpp", "csrc/kernels/window_pool.h"
 NORM, CODES, CHECK = (
     "csrc/kernels/entry_norm.h", "csrc/kernels/row_codes.h", "csrc/kernels/compress_check.cpp",
 )  # fmt: skip
+UNDECIDED = "csrc/kernels/window_undecided.h"
 CORE = "kernels.compress_test"
 
 BUGS = [
@@ -70,8 +71,8 @@ BUGS = [
         "entry rotated at the next window",
         "the position of an entry is the first behind its window",
         COMPRESS,
-        "entry * call_.ratio, scratch)",
-        "entry * call_.ratio + call_.ratio, scratch)",
+        "first_position_(entry * call.ratio)",
+        "first_position_((entry + 1) * call.ratio)",
         CORE,
         "by hand",
     ),
@@ -137,5 +138,50 @@ BUGS = [
         "if (slot >= 0) taken.insert(slot);",
         CORE,
         "lists that are wrong",
+    ),
+    Bug(
+        "undecided left to float32",
+        "a channel near the middle between two bfloat16 is rounded as float32 has it",
+        UNDECIDED,
+        "  if (listed == 0) return 0;",
+        "  if (listed >= 0) return 0;",
+        CORE,
+        "undecided",
+    ),
+    Bug(
+        "undecided rounded twice",
+        "what float64 decided is rounded to float32 first, and may lie on a middle then",
+        UNDECIDED,
+        "= narrow_to_odd(value);",
+        "= static_cast<float>(value);",
+        CORE,
+        "undecided",
+    ),
+    Bug(
+        "undecided without its partner",
+        "a rotated channel is decided with its pair's other one as float32 has it",
+        UNDECIDED,
+        "normed(sums.entry[++n] * factor, scratch.weight[partner], scale)",
+        "normed(sums.entry[n++] * factor, scratch.weight[partner], scale)",
+        CORE,
+        "undecided",
+    ),
+    Bug(
+        "undecided forgets the factor",
+        "in a window of huge values the channels that are taken again are 2^16 times the others",
+        UNDECIDED,
+        "double value = normed(sums.entry[n] * factor,",
+        "double value = normed(sums.entry[n],",
+        "kernels.device_compress_test",
+        "however their window was closed",
+    ),
+    Bug(
+        "undecided on a device alone",
+        "a device leaves undecided channels to float32, so that bytes differ from the CPU's",
+        "csrc/kernels/compress_entry.cuh",
+        "if (is_undecided(y, reach * weight_reach(c)) && becomes_bf16_at(c)) {",
+        "if (false) {",
+        "kernels.device_compress_test",
+        "however their window was closed",
     ),
 ]

@@ -146,6 +146,61 @@ HKV_TEST("codes, scales and rotations by hand") {
   }
 }
 
+// What rounding the float64 once gives.
+std::uint16_t bf16_of(double x) {
+  const double step = std::ldexp(1.0, std::ilogb(x) - 7);  // of normal numbers
+  const auto near = static_cast<float>(std::nearbyint(x / step) * step);
+  std::uint32_t bits;
+  std::memcpy(&bits, &near, 4);
+  return static_cast<std::uint16_t>(bits >> 16);
+}
+
+// Windows of a world with rows of bfloat16 that are not the entry in float64, rounded once.
+int unequal_rows(const CompressWorld& world, const std::vector<double>& frequencies) {
+  int unequal = 0;
+  for (std::int64_t e = 0; e < world.windows; ++e) {
+    std::vector<double> right = world.entry(0, e);
+    const std::size_t pairs = frequencies.size(), first = right.size() - 2 * pairs;
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const double angle = static_cast<double>(e * world.ratio) * frequencies[i];
+      double &a = right[first + i], &b = right[first + pairs + i], old = a;
+      a = a * std::cos(angle) - b * std::sin(angle);
+      b = b * std::cos(angle) + old * std::sin(angle);
+    }
+    const auto* const row = reinterpret_cast<const std::uint16_t*>(world.pages.get()) + e * world.width;
+    bool same = true;
+    for (std::size_t i = 0; i < right.size(); ++i) same = same && row[i] == bf16_of(right[i]);
+    unequal += same ? 0 : 1;
+  }
+  return unequal;
+}
+
+HKV_TEST("a channel of bfloat16 that float32 would leave undecided is that of the entry in float64") {
+  const std::vector<double> frequencies = {1.0, 0.3, 0.01, 0.0004, 0.9, 0.7, 0.5, 0.11};
+  for (const CpuLevel level : all_levels) {
+    if (!cpu_level_supported(level)) continue;
+    cpu_level_choose(level);
+    for (const std::int32_t ratio : {1, 4, 16}) {
+      for (const bool far : {false, true}) {  // scores that make the window be done again
+        const std::int32_t windows = 16000 / ratio / 16;
+        CompressWorld world(ratio, true, 512, {windows * ratio}, {0}, true, 7);
+        if (far) {
+          auto* const scores = reinterpret_cast<float*>(world.score.get());
+          for (std::int64_t i = 0; i < world.call.rows * world.row_width(); ++i) scores[i] *= 50;
+        }
+        const RowPart part = {512, Element::Bf16, 0, ScaleCode::None, true, 0, 1, 0};
+        world.call.layout = {&part, 1, 1, 1024, 1024, false, false, Element::F32};
+        world.call.page_stride = 1024;
+        world.call.frequencies = frequencies.data();
+        world.call.rope_dims = 16;
+        world.call.interleaved = false;
+        compress_tail(world.call, 1);
+        EXPECT(unequal_rows(world, frequencies) <= windows / 500);
+      }
+    }
+  }
+}
+
 HKV_TEST("the bytes moved are the floor: every row once, every entry once, live rows once") {
   struct Case {
     std::int64_t ratio;
@@ -164,7 +219,9 @@ HKV_TEST("the bytes moved are the floor: every row once, every entry once, live 
         static_cast<double>(world.traffic.read.load() + world.traffic.written.load()) / tokens;
     EXPECT(per_token <= 1.02 * one.floor);
     EXPECT(per_token >= 0.99 * one.floor);
-    EXPECT_EQ(world.traffic.read.load(), tokens * world.row_width() * 4);
+    const std::int64_t once = tokens * world.row_width() * 4;
+    EXPECT(world.traffic.read.load() >= once);
+    EXPECT(world.traffic.read.load() <= once + once / 1000);  // channels that float32 left undecided
     EXPECT_EQ(world.traffic.written.load(), tokens / one.ratio * 584 + (one.overlap ? 4 * 512 * 8 : 0));
   }
 }

@@ -160,6 +160,38 @@ HKV_TEST("entries of nothing but tiny values, and of values near the end of floa
   }
 }
 
+HKV_TEST("channels that float32 leaves undecided have the CPU's bytes, however their window was closed") {
+  int number = 0;
+  for (const std::size_t form : {std::size_t{0}, std::size_t{9}}) {
+    for (const float size : {1.0f, 0x1p110f}) {  // from 2^100 on values are taken 2^-16 times
+      for (const float spread : {2.0f, 40.0f}) {
+        CompressCase one = v4_case(number % 4 < 2 ? 4 : 6, true, form == 0 ? 300 : 1200);
+        one.form = row_forms()[form];
+        one.interleaved = number % 2 == 0;
+        one.kv_wide = one.score_wide = true;
+        one.score_spread = spread;
+        CompressMemory host(one), device(one);
+        for (CompressMemory* memory : {&host, &device}) {
+          for (std::size_t at = 0; at < memory->kv.size(); at += 4) {
+            float value;
+            std::memcpy(&value, memory->kv.data() + at, 4);
+            value *= size;
+            std::memcpy(memory->kv.data() + at, &value, 4);
+          }
+        }
+        CompressTraffic traffic;
+        CompressTail call = host.call(one);
+        call.traffic = &traffic;
+        compress_tail(call, 1);
+        // Whole rows once or three times, and more: there were such channels.
+        EXPECT(traffic.read.load() % (one.width() * 8) != 0);
+        EXPECT_EQ(on_device(one, device, teams[number++ % 2]).what, std::string());
+        EXPECT(host == device);
+      }
+    }
+  }
+}
+
 HKV_TEST("the bytes moved are within 1.02 of the floor, by loads of 16") {
   struct Shape {
     std::int64_t ratio;
