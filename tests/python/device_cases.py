@@ -257,6 +257,11 @@ def compress_tail_refuses_other_devices_and_wide_rows() -> None:
     long = published.plain("bfloat16", 2048, page_rows=1)
     long = replace(long, row_bytes=10_256, data_bytes=10_256)
     assert refused(lambda: compressed(a_call(1, 1, False, long, most_rows=3)) and None).field == "row_format"
+    turned = a_call(1, 1, False, published.plain("bfloat16", 800), rope=ref.Rope(770, 1e4), most_rows=3)
+    assert refused(lambda: compressed(turned) and None).field == "rope"
+    parts = tuple(published.Part(f"part {k}", 2, "bfloat16", 4 * k) for k in range(9))
+    many = replace(published.plain("bfloat16", 18), parts=parts)
+    assert refused(lambda: compressed(a_call(1, 1, False, many, most_rows=3)) and None).field == "row_format"
     assert (out == call.out()).all()
 
 
