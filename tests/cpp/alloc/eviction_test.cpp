@@ -164,7 +164,8 @@ HKV_TEST("descriptors that a fill needs itself do not count as those that can go
     };
     auto first = fill_of(branch(1, 2), history);
     w.cache.publish(*first, history);
-    auto other = w.reserve(branch(2, 1));  // its state may make room, its descriptor not: the block is being filled
+    auto other =
+        w.reserve(branch(2, 1));  // its state may make room, its descriptor not: the block is being filled
     w.cache.publish(*other, states);
     bool refused = false;
     try {
