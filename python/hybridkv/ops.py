@@ -3,19 +3,20 @@
 
 ``docs/kernels.md`` defines every byte and code. Refused inputs raise :class:`~hybridkv.KernelContract`, and nothing is
 written then. The instruction set is chosen when first used; ``HYBRIDKV_CPU=portable``, ``avx2`` or ``avx512`` forces
-one.
+one; a level that this machine does not have is not taken.
 Arrays on a CUDA device go to its kernels, on the caller's stream (``docs/kernels.md`` section 8).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from hybridkv import _core
 from hybridkv.conversion import convert
-from hybridkv.errors import KernelContract
+from hybridkv.errors import ArgumentError, KernelContract
 from hybridkv.kernel_arguments import (
     COUNTS,
     IDS,
@@ -49,6 +50,10 @@ __all__ = [
 ]
 
 _FINGERPRINT_UNIT = 8
+
+_LEVELS = ("portable", "avx2", "avx512")
+if (_wish := os.environ.get("HYBRIDKV_CPU", "")) and _wish not in _LEVELS:  # a typo must not choose by itself
+    raise ArgumentError("HYBRIDKV_CPU", f"one of {list(_LEVELS)}, or nothing", _wish)
 
 
 class CopyStatus(IntEnum):
@@ -200,7 +205,7 @@ def check_gather(
     null_page: Any,
 ) -> list[KernelCall]:  # fmt: skip
     """Check what :func:`gather` takes, each array by itself."""
-    if missing not in ("zeros", "skip"):
+    if not isinstance(missing, str) or missing not in ("zeros", "skip"):
         raise KernelContract("missing", "'zeros' or 'skip'", repr(missing))
     each = _each("out", pools, page_ids, out, rows, layout, handouts, status, null_page)
     return [_copy_call(arguments, "out", missing == "zeros") for arguments in each]

@@ -191,8 +191,13 @@ def _torch_facts(name: str, item: Any) -> ArrayFacts:
         raise ArgumentError(name, "a tensor that has memory", "one without")
     if item.is_neg() or item.is_conj():
         raise ArgumentError(name, "bytes that are the values (tensor.resolve_neg(), resolve_conj())", "a lazy view")
-    width = dtype.itemsize
-    strides = tuple([stride * width for stride in item.stride()])
+    width, steps = dtype.itemsize, item.stride()
+    if 0 not in shape:  # a storage may be made smaller than the tensors that lie in it
+        reach = item.storage_offset() + 1 + sum([(n - 1) * step for n, step in zip(shape, steps, strict=True)])
+        if reach * width > item.untyped_storage().nbytes():
+            held = f"{item.untyped_storage().nbytes()} bytes"
+            raise ArgumentError(name, f"a tensor that has memory, {reach * width} bytes of storage", held)
+    strides = tuple([step * width for step in steps])
     return ArrayFacts(address, shape, strides, dtype, host, True, item, device.index)
 
 
@@ -262,7 +267,7 @@ def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
     rows_apart = len(shape) == 3 and strides[2] == width and strides[1] >= dense[0]
     if strides[1:] != dense and not rows_apart:
         raise ArgumentError(name, "the bytes of a page in one piece", f"strides {strides} of shape {shape}")
-    extent = shape[1] * strides[1] if len(shape) == 3 else page_bytes
+    extent = (shape[1] - 1) * strides[1] + dense[0] if len(shape) == 3 else page_bytes
     if strides[0] < extent and shape[0] > 1:
         raise ArgumentError(name, f"a page stride of at least {extent} bytes", strides[0])
     row_stride = strides[1] if len(shape) == 3 else 0

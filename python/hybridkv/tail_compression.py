@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -12,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv import _core
-from hybridkv.errors import KernelContract
+from hybridkv.errors import HybridKVError, KernelContract
 from hybridkv.kernel_arguments import Access, Span, extent_of, kernel_facts, thread_count
 from hybridkv.kernel_memory import target_of
 from hybridkv.pools import ArrayFacts
-from hybridkv.reference.contract import flag, number
+from hybridkv.reference.contract import flag, number, require_rows_apart
 from hybridkv.reference.rotary import Rope
 from hybridkv.reference.row_format import RowFormat
 
@@ -142,6 +143,7 @@ def check_tail(
     scores = _rows("score", score, (values.shape[0], row_width))
     if not isinstance(row_format, RowFormat) or row_format.channels != width:
         raise KernelContract("row_format", f"a RowFormat of {width} channels", row_format)
+    _check_again(row_format)
     row_format.require_rope(rope)
     pages = _pages(out, row_format)
     firsts = _shaped("positions", positions, ("int32",), (None,))
@@ -173,7 +175,7 @@ def _check_numbers(width: int, eps: object, rope: object) -> None:
 def _shaped(name: str, item: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> ArrayFacts:
     """Take an array of one of some dtypes and a shape, None for any extent; its items are aligned."""
     facts = kernel_facts(name, item)
-    if facts.dtype.name not in dtypes:
+    if facts.dtype.name not in dtypes or not facts.dtype.isnative:
         raise KernelContract(name, f"dtype {' or '.join(dtypes)}", str(facts.dtype))
     fits = len(facts.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, facts.shape, strict=True))
     if not fits:
@@ -209,7 +211,7 @@ def _pages(out: Any, row_format: RowFormat) -> ArrayFacts:
         raise KernelContract("out", "contiguous bytes within a page", f"stride {facts.strides[1]}")
     if not facts.writable:
         raise KernelContract("out", "an array that can be written", "a read-only one")
-    if facts.shape[0] > 1 and abs(facts.strides[0]) < need:
+    if facts.shape[0] > 1 and facts.strides[0] < need:
         raise KernelContract("out", f"pages at least {need} bytes apart", facts.strides[0])
     if facts.shape[0] and facts.address % unit:
         raise KernelContract("out", f"an address that is a multiple of {unit}", hex(facts.address))
@@ -227,6 +229,7 @@ def _check_apart(pages: ArrayFacts, inputs: dict[str, ArrayFacts], rings: dict[s
         return
     if not new.writable:
         raise KernelContract("new_carry", "an array that can be written", "a read-only one")
+    require_rows_apart("new_carry", new.shape, new.strides, new.dtype.itemsize)
     in_place = old is not None and (old.address, old.strides) == (new.address, new.strides)
     _require_apart("new_carry", new, (inputs | ({} if in_place or old is None else {"carry": old})).items())
 
@@ -249,6 +252,15 @@ def _core_ring(facts: ArrayFacts | None) -> tuple[int, int, int]:
 
 def _core_list(facts: ArrayFacts | None) -> tuple[int, int]:
     return _NO_LIST if facts is None else (facts.address, facts.strides[0])
+
+
+@lru_cache(maxsize=64)
+def _check_again(row_format: RowFormat) -> None:
+    """Refuse a format that was changed by force since it was made: the core trusts its numbers."""
+    try:
+        replace(row_format, parts=tuple(replace(part) for part in row_format.parts))
+    except HybridKVError as error:
+        raise KernelContract("row_format", error.expected, f"{error.field} of {error.got}") from error
 
 
 @lru_cache(maxsize=64)

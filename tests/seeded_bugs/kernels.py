@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from seeded_bugs import Bug
 
+ATTACKED = "tests/python/test_ops_attacked.py"
 COPY, VECTOR = "csrc/kernels/paged_copy.cpp", "csrc/kernels/vector_copy.h"
 FINGERPRINT, ARGUMENTS = "csrc/kernels/fingerprint.cpp", "python/hybridkv/kernel_arguments.py"
 POOLS, MEMORY = "python/hybridkv/paged_pool.py", "python/hybridkv/kernel_memory.py"
@@ -214,5 +215,30 @@ BUGS = [
         "        arrays.append(facts)\n",
         "        arrays.append(facts._replace(keepalive=None))\n",
         "tests/python/test_ops_pools.py::test_they_keep_the_arrays",
+    ),
+    Bug(
+        "byte order not looked at",
+        "rows, carries and lists of another byte order are read as they lie",
+        "python/hybridkv/tail_compression.py",
+        "    if facts.dtype.name not in dtypes or not facts.dtype.isnative:",
+        "    if facts.dtype.name not in dtypes:",
+        f"{ATTACKED}::test_arrays_of_another_byte_order_are_refused",
+    ),
+    Bug(
+        "rings in the same memory",
+        "two requests may write one ring",
+        "python/hybridkv/reference/contract.py",
+        "        if step < reach and 0 not in shape:",
+        "        if False:",
+        f"{ATTACKED}::test_rings_of_two_requests_in_the_same_memory_are_refused",
+    ),
+    Bug(
+        "storage not looked at",
+        "a tensor is read and written beyond the end of its storage",
+        "python/hybridkv/pools.py",
+        "        if reach * width > item.untyped_storage().nbytes():",
+        "        if reach * width > item.untyped_storage().nbytes() + 10**9:",
+        f"{ATTACKED}::test_a_view_that_lies_within_its_storage_is_taken",
+        needs="torch",
     ),
 ]

@@ -51,6 +51,31 @@ def array(name: str, value: object, dtypes: tuple[Any, ...], shape: tuple[int | 
     return value
 
 
+def require_rows_apart(name: str, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> None:
+    """Refuse an array [[m, n, channels]] of which two rows share memory, by its name.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+    shape, strides : tuple of int
+        Strides in bytes; channels are contiguous.
+    itemsize : int
+        Bytes of a channel.
+
+    Raises
+    ------
+    KernelContract
+        Rows that overlap.
+    """
+    reach = shape[2] * itemsize
+    steps = sorted((abs(stride), extent) for stride, extent in zip(strides[:2], shape[:2], strict=True) if extent > 1)
+    for step, extent in steps:
+        if step < reach and 0 not in shape:
+            raise KernelContract(name, f"rows that do not overlap, {reach} bytes apart or more", f"strides {strides}")
+        reach += (extent - 1) * step
+
+
 def real_rows(name: str, value: object, shape: tuple[int | None, ...]) -> Doubles:
     """Return rows of real numbers in float64.
 

@@ -51,7 +51,12 @@ def by_group(required: Mapping[str, Any], optional: Mapping[str, Any]) -> Iterat
             raise KernelContract(name, f"None or a mapping with groups of {list(first)}", value)
     for group in first:
         own = {name: value[group] for name, value in required.items()}
-        yield f"[{group!r}]", own | {name: (value or {}).get(group) for name, value in optional.items()}
+        yield f"[{_readable(group)}]", own | {name: (value or {}).get(group) for name, value in optional.items()}
+
+
+def _readable(group: object) -> str:
+    """Return a name as errors show it, whatever its text is."""
+    return repr(group).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def require_apart(written: Iterable[Named], others: Iterable[Named]) -> None:

@@ -122,6 +122,7 @@ class Pool:
         piece_bytes = (1 if by_row else self.plan.rows) * self.packed_row_bytes
         if not isinstance(value, np.ndarray):
             raise KernelContract(name, "a numpy array", type(value).__name__)
+        value = np.asarray(value)
         if not value.flags.c_contiguous:
             raise KernelContract(name, "a contiguous array", f"strides {value.strides}")
         lead = (count,) if self.single else (self.layers, count)
@@ -177,9 +178,11 @@ def _as_bytes(name: str, member: object) -> Bytes:
         raise KernelContract(name, "bytes of a page, no Python objects", f"an array of {member.dtype}")
     if member.ndim not in (2, 3) or min(member.shape[1:]) < 1:
         raise KernelContract(name, "shape [pages, page_bytes] or [pages, rows, row_bytes]", list(member.shape))
+    if member.size == 0:  # no pages, of which numpy does not tell strides
+        return np.empty(member.shape, member.dtype).view(np.uint8)
     if member.shape[-1] * member.itemsize > 1 and member.strides[-1] != member.itemsize:
         raise KernelContract(name, "the bytes of a row in one piece", f"stride {member.strides[-1]}")
-    return member.view(np.uint8)
+    return np.asarray(member).view(np.uint8)
 
 
 def _places(name: str, field: str, pages: Bytes, layout: object) -> Places:
@@ -200,7 +203,8 @@ def _places(name: str, field: str, pages: Bytes, layout: object) -> Places:
     rows, row_bytes = (number(field, value, "rows and row_bytes of 1 or more", 1) for value in told[:2])
     stride = number(field, row_bytes if told[2] is None else told[2], "a row_stride of at least row_bytes", row_bytes)
     footer_bytes = number(field, told[3], "footer_bytes of 0 or more", 0)
-    offset = number(field, rows * stride if told[4] is None else told[4], "a footer_offset of 0 or more", 0)
+    told_offset = told[4] if footer_bytes else None  # without footers it does not count
+    offset = number(field, rows * stride if told_offset is None else told_offset, "a footer_offset of 0 or more", 0)
     if footer_bytes and offset < (rows - 1) * stride + row_bytes:
         raise KernelContract(field, "footers behind the rows", layout)
     places = Places(rows, row_bytes, stride, footer_bytes, offset)

@@ -80,7 +80,7 @@ def gather(
         Before the first byte is written: a wrong dtype, shape, stride or alignment, an id out of range, an output
         that shares memory with another argument, ``handouts`` without ``status``.
     """
-    if missing not in MISSING:
+    if not isinstance(missing, str) or missing not in MISSING:
         raise KernelContract("missing", f"one of {list(MISSING)}", missing)
     no_stream(stream)
     check_threads(threads)

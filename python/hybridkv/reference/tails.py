@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hybridkv.errors import KernelContract
 from hybridkv.reference.arrays import Doubles, widen
 from hybridkv.reference.compressor import Compressor
-from hybridkv.reference.contract import array, no_stream, real_rows
+from hybridkv.reference.contract import array, no_stream, real_rows, require_rows_apart
 from hybridkv.reference.groups import Named, require_apart, require_writable
 from hybridkv.reference.rotary import Rope
 from hybridkv.reference.row_format import RowFormat
@@ -104,7 +104,7 @@ def compress_tail(
     :func:`hybridkv.reference.bounds.float32_bound` before it quantises.
     """
     no_stream(stream)
-    compressor = Compressor(ratio, overlap, norm_weight, eps, rope)
+    compressor = Compressor(_closing(ratio), overlap, norm_weight, eps, rope)
     shape = (None, compressor.row_width)
     rows = real_rows("kv", kv, shape), real_rows("score", score, (len(kv), compressor.row_width))
     if not isinstance(row_format, RowFormat) or row_format.channels != compressor.width:
@@ -112,6 +112,8 @@ def compress_tail(
     row_format.require_rope(rope)
     pages_of("out", out, row_format, written=True)
     requests = _requests(starts, positions, write_mask, len(kv))
+    if page_ids is not None:
+        array("page_ids", page_ids, (np.int32,), (len(requests), None))
     _check_carry("carry", carry, compressor, len(requests))
     _check_carry("new_carry", new_carry, compressor, len(requests))
     inputs: dict[str, npt.NDArray[Any] | None]
@@ -147,6 +149,11 @@ class Request:
         return range(self.position // ratio, self.last // ratio)
 
 
+def _closing(ratio: Any) -> Any:
+    """Return the ratio, or the least of those that close no window either."""
+    return min(ratio, POSITION_LIMIT) if isinstance(ratio, (int, np.integer)) else ratio
+
+
 def _requests(starts: object, positions: object, write_mask: object, rows: int) -> list[Request]:
     kept = array("positions", positions, (np.int32,), (None,))
     bounds = array("starts", starts, (np.int32,), (len(kept) + 1,))
@@ -177,6 +184,7 @@ def _check_outputs(
     require_apart([{"out": out}], [inputs, {"carry": carry, "new_carry": new_carry}])
     if new_carry is not None:
         require_writable("new_carry", new_carry)
+        require_rows_apart("new_carry", new_carry.shape, new_carry.strides, new_carry.itemsize)
         in_place = carry is not None and _place(carry) == _place(new_carry)
         require_apart([{"new_carry": new_carry}], [inputs, {} if in_place else {"carry": carry}])
 
@@ -246,9 +254,11 @@ def _advance(
         carried = widen(carry[np.arange(low, request.position) % compressor.ring_rows])
         kv = np.concatenate([carried[:, : compressor.row_width], kv])
         score = np.concatenate([carried[:, compressor.row_width :], score])
-    before = (kv[:r, :d], score[:r, :d]) if low < opened else None
-    own = opened - low
-    entries = compressor.entries(compressor.slots(kv[own:], score[own:], opened, before))
+    entries = np.empty((0, d))
+    if request.closing(r):
+        before = (kv[:r, :d], score[:r, :d]) if low < opened else None
+        own = opened - low
+        entries = compressor.entries(compressor.slots(kv[own:], score[own:], opened, before))
     if new_carry is not None:
         _keep(request, compressor, kv, score, low, new_carry)
     return entries
