@@ -95,10 +95,17 @@ class NotAdmitted(HybridKVError):
         pins: match fewer or none) or "never" (more than a pool has).
     retry : bool
         Whether it may fit later; False where it never can.
+    pool : str or None
+        Name of the group whose pool is short; None where it is not one group's.
+    needed : int or None
+        Pages of it that the request may hold at a time (:func:`~hybridkv.worst_pages`), beside what it has of its
+        lease.
     """
 
     reason: str = ""
     retry: bool = True
+    pool: str | None = None
+    needed: int | None = None
 
 
 class OutOfPages(HybridKVError):

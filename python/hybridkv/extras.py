@@ -68,7 +68,7 @@ def absent(needs: Sequence[Need]) -> str | None:
         return None
     names = " and ".join(need.name for need in missing)
     extras = ",".join(dict.fromkeys(need.extra for need in missing))
-    return f"{names} not installed: pip install 'hybridkv[{extras}]'"
+    return f"{names} not installed: pip install '.[{extras}]' in a clone of hybridkv"
 
 
 @contextmanager

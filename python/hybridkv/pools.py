@@ -22,7 +22,20 @@ ADDRESSES = 2**63
 
 
 # Those that kernels tell apart; of others only the width counts. numpy has no bfloat16: uint16 holds its bits.
-_TORCH_DTYPES = {f"torch.{name}": name for name in ("float32", "int32", "int64", "uint16", "uint64", "uint8")}
+_NUMPY_NAMES = (
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+)
+_TORCH_DTYPES = {f"torch.{name}": name for name in _NUMPY_NAMES}
 _TORCH_DTYPES["torch.bfloat16"] = "uint16"
 _DLPACK_FLOATS = {(2, 32): "float32", (4, 16): "uint16"}  # kDLFloat, kDLBfloat
 

@@ -23,6 +23,7 @@ from hybridkv.inspection import own_block_tokens
 from hybridkv.keys import block_keys
 from hybridkv.kinds import REFUSALS
 from hybridkv.lease import Lease
+from hybridkv.page_budget import worst_pages
 from hybridkv.ticket import Ticket
 
 _Result = TypeVar("_Result")
@@ -96,6 +97,8 @@ class Running(CacheBase):
         """
         self._check_usable()
         most = length("max_tokens", max_tokens)
+        if most == 0 and lease is None:
+            raise ArgumentError("max_tokens", "1 or more", most)
         asked = integer("states", states, "a number of lengths, 0 or more")
         if not 0 <= asked < 2**32:
             raise ArgumentError("states", "a number of lengths, 0 or more", states)
@@ -113,8 +116,10 @@ class Running(CacheBase):
         held = None if lease is None else lease._core
         if held is not None and not held.take():
             raise ArgumentError("lease", "a lease that nothing else has taken over", lease)
+        start = 0
         try:
-            keep, lengths = self._kept(0 if lease is None else lease.tokens, prompt, most, matched, held)
+            start = 0 if lease is None else lease.tokens
+            keep, lengths = self._kept(start, prompt, most, matched, held)
             waits = held is not None and self._deferred.waits(held)
             mask = sum(1 << self._index[name] for name in used)
             found = _core.admit(self._core, self._no_tokens(), most, asked, held, listed, keep, waits, mask)
@@ -125,7 +130,7 @@ class Running(CacheBase):
         if isinstance(found, tuple):
             if held is not None:
                 self._holders.drop(held)
-            raise self._refusal(most, *found)
+            raise self._refusal(most, start, asked, *found)
         ticket = Ticket(found, self, request, lease, lengths, used)
         self._tickets[ticket.handle] = ticket
         if held is not None and self._deferred:
@@ -331,14 +336,26 @@ class Running(CacheBase):
             self._root = block_keys((), self.spec.unit_tokens, identity=self.spec.identity)._core
         return self._root
 
-    def _refusal(self, tokens: int, reason: int, group: int) -> NotAdmitted:
-        name = REFUSALS[reason]
-        where = "" if group < 0 else f" of {self.spec.groups[group].name}"
-        expected = {"never": f"a request that fits{where} at all", "lease": "a lease that leaves room for the request"}
+    def _refusal(self, tokens: int, start: int, states: int, reason: int, group: int) -> NotAdmitted:
+        name, asked = REFUSALS[reason], f"a request of up to {tokens} tokens"
+        if group < 0:
+            return NotAdmitted("request", f"room in {name}", asked, reason=name, retry=name != "never")
+        pool = self.spec.groups[group].name
+        step = 0 if self.admission is None else self.admission.step_tokens or 0
+        needed = worst_pages(self.spec, tokens, start_tokens=start, step_tokens=step or None, states=states)[pool]
+        expected = {
+            "never": f"at most the {self.pages[pool]} pages of {pool!r}",
+            "lease": f"a lease that leaves room in {pool!r} for the request",
+        }
+        asked += f", which may hold {needed} pages or more"
+        if step == 0:
+            asked += " (fewer where hk.Admission(step_tokens=) says how much is in flight at most)"
         return NotAdmitted(
             "request",
-            expected.get(name, f"room in {name}{where}"),
-            f"a request of up to {tokens} tokens",
+            expected.get(name, f"room in {name} of {pool!r}"),
+            asked,
             reason=name,
             retry=name != "never",
+            pool=pool,
+            needed=needed,
         )

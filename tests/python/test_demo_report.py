@@ -183,7 +183,7 @@ def test_a_picture_without_matplotlib_is_left_out_with_a_reason(
     there = parts.extras._there
     monkeypatch.setattr(parts.extras, "_there", lambda module: module != "matplotlib" and there(module))
     part = parts.models_part(tmp_path / "none.png", shown=False)
-    assert part.skipped == {"picture": "matplotlib not installed: pip install 'hybridkv[plots]'"}
+    assert part.skipped == {"picture": "matplotlib not installed: pip install '.[plots]' in a clone of hybridkv"}
     assert part.data["picture"] is None
     assert len(part.data["models"]) == 2
 

@@ -47,13 +47,13 @@ def test_the_adapter_names_the_extra_to_install() -> None:
     assert run.returncode == 1
     last = run.stderr.splitlines()[-1]
     assert last.startswith("ImportError: hybridkv.adapters.transformers: torch and transformers not installed: ")
-    assert last.endswith("pip install 'hybridkv[transformers]'")
+    assert last.endswith("pip install '.[transformers]' in a clone of hybridkv")
 
 
 def test_an_import_that_fails_otherwise_passes_as_it_is() -> None:
     with pytest.raises(ImportError, match=r"^cannot import name 'nobody'"), extras.importing("x", ()):
         from hybridkv.errors import nobody  # noqa: F401
-    sentence = r"^x: nothing not installed: pip install 'hybridkv\[none\]'$"
+    sentence = r"^x: nothing not installed: pip install '\.\[none\]' in a clone of hybridkv$"
     needs = [extras.Need("no_such_module", "nothing", "none")]
     with pytest.raises(ImportError, match=sentence) as raised, extras.importing("x", needs):
         import no_such_module  # noqa: F401
@@ -63,7 +63,9 @@ def test_an_import_that_fails_otherwise_passes_as_it_is() -> None:
 def test_what_is_there_is_not_missed() -> None:
     there, gone = extras.Need("json.decoder", "json", "a"), extras.Need("json_gone.decoder", "gone", "b")
     assert extras.absent([there]) is None
-    assert extras.absent([there, gone, gone]) == "gone and gone not installed: pip install 'hybridkv[b]'"
+    assert (
+        extras.absent([there, gone, gone]) == "gone and gone not installed: pip install '.[b]' in a clone of hybridkv"
+    )
 
 
 def test_the_extras_that_are_named_are_declared() -> None:
@@ -80,5 +82,5 @@ def test_the_extras_that_are_named_are_declared() -> None:
 def test_the_ops_of_torch_name_the_extra_to_install() -> None:
     run = without_extras("import hybridkv.adapters.torch_ops")
     assert run.stderr.splitlines()[-1] == (
-        "ImportError: hybridkv.adapters.torch_ops: torch not installed: pip install 'hybridkv[torch]'"
+        "ImportError: hybridkv.adapters.torch_ops: torch not installed: pip install '.[torch]' in a clone of hybridkv"
     )

@@ -224,3 +224,26 @@ def test_a_full_pool_is_told_by_its_name() -> None:
         cache.reserve(keys_of(16))
     assert (refused.value.pool, refused.value.free) == ("kv", 0)
     ticket.close()
+
+
+def test_a_refusal_tells_which_pool_is_short_of_how_many_pages() -> None:
+    rules = {"full": (hk.Prefix(), 16), "swa": (hk.Window(64), 16)}
+    cache = make_cache(16, rules, blocks=64, pages={"full": 64, "swa": 8})
+    with pytest.raises(hk.NotAdmitted, match=r"at most the 8 pages of 'swa'.* 32 pages.*step_tokens") as refused:
+        cache.admit("a", 512)
+    assert (refused.value.pool, refused.value.needed) == ("swa", 32)
+    bounded = make_cache(16, rules, blocks=64, pages={"full": 64, "swa": 12}, admission=hk.Admission(step_tokens=128))
+    with pytest.raises(hk.NotAdmitted, match=r"at most the 12 pages of 'swa'.* 13 pages or more$|13 pages") as refused:
+        bounded.admit("a", 512)
+    assert (refused.value.pool, refused.value.needed) == (
+        "swa",
+        hk.worst_pages(cache.spec, 512, step_tokens=128)["swa"],
+    )
+    few = make_cache(16, rules, blocks=64, admission=hk.Admission(max_requests=1))
+    ticket = few.admit("a", 16)
+    with pytest.raises(hk.NotAdmitted) as refused:
+        few.admit("b", 16)
+    assert (refused.value.pool, refused.value.needed) == (None, None)
+    ticket.close()
+    with pytest.raises(hk.ArgumentError, match="1 or more"):
+        few.admit("c", 0)
