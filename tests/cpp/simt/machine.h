@@ -19,6 +19,7 @@
 
 #include "sim/fiber.h"
 #include "simt/memory.h"
+#include "simt/seen_by_tsan.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -75,6 +76,7 @@ struct Thread {
   std::vector<AsyncCopy> copies;
   std::vector<std::size_t> commits;  // how many copies each group ends at
   void* fake_stack = nullptr;
+  SeenThread seen;
 };
 
 // Shared memory of the running block, one piece for each HKV_SHARED.
@@ -100,14 +102,18 @@ class Machine {
     blocks_ = blocks;
     random_.seed(options.seed);
     GlobalMemory::instance().forget_accesses();
+    main_context_ = this_context();
+    give_order(&start_);
     while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
     count_ = threads;
+    tokens_.assign(std::size_t{blocks} * (1 + (threads + 31) / 32) * 16, 0);
     std::vector<unsigned> order(blocks);
     for (unsigned block = 0; block < blocks; ++block) order[block] = block;
     if (options.order == Order::Reverse) std::reverse(order.begin(), order.end());
     if (options.order == Order::Random) std::shuffle(order.begin(), order.end(), random_);
     for (const unsigned block : order) {
       run_block(block);
+      take_order(&end_);  // by the host alone: what it does from here on, no later block is told
       if (report_.fault != Fault::None) break;
     }
     return report_;
@@ -129,7 +135,20 @@ class Machine {
     for (;;) leave(false);  // never resumed
   }
 
-  void barrier(const Place& place) { wait(Thread::State::AtBarrier, "barrier", place); }
+  void barrier(const Place& place) {
+    const Actor& actor = self().actor;
+    const char* const token = token_of(actor.block, 0, actor.barriers);
+    give_order(token);
+    wait(Thread::State::AtBarrier, "barrier", place);
+    take_order(token);
+  }
+  void warp_barrier(const Place& place) {
+    const Actor& actor = self().actor;
+    const char* const token = token_of(actor.block, 1 + actor.thread / 32, actor.warp_barriers);
+    give_order(token);
+    meet("warp barrier", 0, place);
+    take_order(token);
+  }
 
   // Leaves `value` for the other lanes and returns when all have left theirs.
   void meet(const char* operation, std::uint64_t value, const Place& place) {
@@ -155,8 +174,16 @@ class Machine {
  private:
   Machine() { shared_.reserve(64); }
 
-  static void enter() {
+  // Two tokens of a barrier, in turn: who runs ahead to the next one may not be told to those who leave this one.
+  const char* token_of(unsigned block, unsigned of_block, std::uint32_t passed) {
+    const std::size_t at = ((std::size_t{block} * (1 + (count_ + 31) / 32) + of_block) * 2 + passed % 2) * 8;
+    return tokens_.data() + at;
+  }
+
+  HKV_NOT_SEEN static void enter() {
     Machine& machine = instance();
+    machine.self().seen.begin();
+    take_order(&machine.start_);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &machine.main_bottom_, &machine.main_size_);
 #endif
@@ -170,25 +197,28 @@ class Machine {
     std::abort();
   }
 
-  void leave(bool ends) {
+  HKV_NOT_SEEN void leave(bool ends) {
     Thread& thread = self();
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(ends ? nullptr : &thread.fake_stack, main_bottom_, main_size_);
 #else
     static_cast<void>(ends);
 #endif
+    give_order(&end_);
+    go_to(main_context_);
     sim::switch_fiber(thread.fiber, main_);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(thread.fake_stack, &main_bottom_, &main_size_);
 #endif
   }
 
-  void resume(unsigned number) {
+  HKV_NOT_SEEN void resume(unsigned number) {
     current_ = number;
     Thread& thread = self();
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&main_fake_stack_, thread.fiber.stack.get(), sim::Fiber::stack_bytes);
 #endif
+    go_to(thread.seen.context());
     sim::switch_fiber(main_, thread.fiber);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(main_fake_stack_, nullptr, nullptr);
@@ -213,6 +243,7 @@ class Machine {
         __asan_unpoison_memory_region(thread.fiber.stack.get(), sim::Fiber::stack_bytes);
 #endif
       thread.fiber.start(&enter);
+      thread.seen.start();
       thread.actor = {block, number, 0, 0};
       thread.state = Thread::State::Ready;
       thread.copies.clear();
@@ -300,6 +331,9 @@ class Machine {
   std::mt19937_64 random_;
   Place place_ = Place::current();
   unsigned blocks_ = 0, count_ = 0, current_ = 0;
+  std::vector<char> tokens_;  // of barriers
+  char start_ = 0, end_ = 0;  // tokens too
+  void* main_context_ = nullptr;
 #if defined(__SANITIZE_ADDRESS__)
   const void* main_bottom_ = nullptr;
   std::size_t main_size_ = 0;
