@@ -160,12 +160,19 @@ HKV_TEST("entries of nothing but tiny values, and of values near the end of floa
   }
 }
 
+// One row in fifty differs where they are left to float32; under a sanitizer it is memory that counts.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::int32_t many_tokens = 240;
+#else
+constexpr std::int32_t many_tokens = 1200;
+#endif
+
 HKV_TEST("channels that float32 leaves undecided have the CPU's bytes, however their window was closed") {
   int number = 0;
   for (const std::size_t form : {std::size_t{0}, std::size_t{9}}) {
     for (const float size : {1.0f, 0x1p110f}) {  // from 2^100 on values are taken 2^-16 times
       for (const float spread : {2.0f, 40.0f}) {
-        CompressCase one = v4_case(number % 4 < 2 ? 4 : 6, true, form == 0 ? 300 : 1200);
+        CompressCase one = v4_case(number % 4 < 2 ? 4 : 6, true, form == 0 ? 300 : many_tokens);
         one.form = row_forms()[form];
         one.interleaved = number % 2 == 0;
         one.kv_wide = one.score_wide = true;
