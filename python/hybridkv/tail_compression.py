@@ -143,7 +143,7 @@ def check_tail(
     scores = _rows("score", score, (values.shape[0], row_width))
     if not isinstance(row_format, RowFormat) or row_format.channels != width:
         raise KernelContract("row_format", f"a RowFormat of {width} channels", row_format)
-    _check_again(row_format)
+    _check_again(row_format, rope)
     row_format.require_rope(rope)
     pages = _pages(out, row_format)
     firsts = _shaped("positions", positions, ("int32",), (None,))
@@ -255,12 +255,15 @@ def _core_list(facts: ArrayFacts | None) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _check_again(row_format: RowFormat) -> None:
-    """Refuse a format that was changed by force since it was made: the core trusts its numbers."""
+def _check_again(row_format: RowFormat, rope: Rope | None) -> None:
+    """Refuse a description that was changed by force since it was made: the core trusts its numbers."""
     try:
         replace(row_format, parts=tuple(replace(part) for part in row_format.parts))
+        if rope is not None:
+            replace(rope, yarn=rope.yarn and replace(rope.yarn))
     except HybridKVError as error:
-        raise KernelContract("row_format", error.expected, f"{error.field} of {error.got}") from error
+        name = "rope" if error.field.startswith(("rope", "yarn")) else "row_format"
+        raise KernelContract(name, error.expected, f"{error.field} of {error.got}") from error
 
 
 @lru_cache(maxsize=64)

@@ -109,6 +109,17 @@ def test_a_format_that_was_changed_by_force_is_refused(field: str, value: int) -
     assert np.all(call["out"] == 9)
 
 
+@pytest.mark.parametrize(("field", "value"), [("dims", 3), ("dims", -2), ("theta", float("nan")), ("interleaved", 7)])
+def test_a_rotation_that_was_changed_by_force_is_refused(field: str, value: Any) -> None:
+    forced = ref.Rope(4, 10000.0)
+    object.__setattr__(forced, field, value)
+    call = tail(rope=forced)
+    with pytest.raises(KernelContract) as refused:
+        run(hk.ops, call)
+    assert refused.value.field == "rope"
+    assert np.all(call["out"] == 9)
+
+
 @BOTH
 def test_pools_without_pages_padded_rows_and_offsets_that_do_not_count(kernels: Any) -> None:
     none = np.array([], np.int32)
