@@ -19,7 +19,8 @@ enum class ErrorCode {
   KernelContract,
   LeaseExpired,
   FillClosed,
-  Closed
+  Closed,
+  TierError
 };
 
 // What was wrong: the field, what was expected there and what came. Nothing has changed when it is thrown.

@@ -18,6 +18,7 @@ const char* class_name(ErrorCode code) {
     case ErrorCode::LeaseExpired: return "LeaseExpired";
     case ErrorCode::FillClosed: return "FillClosed";
     case ErrorCode::Closed: return "Closed";
+    case ErrorCode::TierError: return "TierError";
   }
   return "HybridKVError";
 }

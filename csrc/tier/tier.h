@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tier: colder memory for records, seen through one interface. Asks are batches; each item has a status of its own;
+// what is slow, broken or full answers with a status and never with a wait.
+//
+// The class is the half that every tier shares: bounded queues by priority, deadlines, quarantine of memory that a
+// timed-out call may still write, the circuit breaker, and the proof of every record that comes back. A tier of its
+// own derives from it and implements the protected half, which moves bytes and decides nothing.
+//
+// Thread safety: every public operation on any thread.
+//
+// Invariants, and why each holds:
+//  1. An Ok get has passed the envelope check. `finish` alone makes an item Ok, and runs the check before.
+//  2. Every item of a batch that was taken gets exactly one status, and then exactly one release of its memory.
+//     An item is in one state at a time (Queued, Running, Late, Released), moved under `mutex_`; `report` makes the
+//     Done of a move out of Queued or Running, and the release comes with it unless the item went to Late.
+//  3. Memory of an item is not the caller's until its release: an engine may write it until `finish`.
+//  4. Nothing waits for an engine but drain, flush's caller and close: begin never blocks, and mutex_ is never held
+//     while it runs.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tier/record.h"
+
+namespace hkv {
+
+enum class TierStatus : std::uint8_t {
+  Ok,
+  Miss,         // no such record. Not an error
+  Busy,         // the queue is full: nothing was taken
+  NoSpace,      // the tier or its file system is full; nothing was lost
+  Corrupt,      // a record is there and is not what it says: dropped, counted
+  Mismatch,     // a sound record, of another key, format or parts
+  Timeout,      // the deadline passed; memory stays quarantined until the engine's call returns
+  Unavailable,  // the breaker is open, or the tier cannot be reached
+  IoError,      // the device said so
+  Invalid,      // the ask itself
+  Cancelled,
+  Closed,
+  ReadOnly,  // writes were given up after repeated failure; reads go on
+};
+inline constexpr int tier_status_count = 13;
+const char* name_of(TierStatus status);
+
+using TierClock = std::chrono::steady_clock;  // a jump of the wall clock moves nothing
+using Deadline = TierClock::time_point;
+
+enum class Priority : std::uint8_t { Demand, Prefetch, Write };
+inline constexpr int priority_count = 3;
+
+enum class BatchId : std::uint64_t {};
+
+struct PutItem {
+  RecordKey key;
+  Key128 parent;  // a tier that knows parents takes the record only while its parent is there
+  Key128 identity;
+  std::uint64_t tokens = 0;
+  std::span<const Part> parts;
+  std::uint8_t flags = 0;
+  bool pinned = false;   // as long as it can, the tier keeps it
+  bool durable = false;  // Ok only once it survives a power cut
+};
+
+// Any of the record's parts, each found by its label; bytes as the record has them.
+struct GetItem {
+  RecordKey key;
+  std::span<const Part> parts;
+};
+
+// What a tier knows of a key without any I/O.
+struct Presence {
+  enum class Answer : std::uint8_t { Absent, Here, OtherFormat, Unknown };
+  Answer answer = Answer::Absent;
+  std::uint8_t flags = 0;
+};
+
+struct TierCaps {
+  bool durable = false;        // what was flushed survives this process
+  bool index = false;          // `look` answers Here or Absent, never Unknown
+  std::size_t depth = 1;       // operations an engine takes at a time
+  std::size_t most_bytes = 0;  // of one record
+};
+
+// One report. `released`: the item's memory is the caller's again. A Timeout comes with released = false and is
+// followed by a report of the same item with `late` = true once the engine let go; its status is what became of it.
+struct Done {
+  BatchId batch{};
+  std::uint32_t item = 0;
+  TierStatus status = TierStatus::Ok;
+  Damage damage = Damage::None;  // of Corrupt and Mismatch
+  bool released = true;
+  bool late = false;
+};
+
+struct TierUsage {
+  std::uint64_t records = 0, bytes = 0, capacity_bytes = 0;
+  std::uint64_t queued = 0, running = 0, quarantined = 0;  // items now
+  std::uint64_t hits = 0, misses = 0, corrupt = 0, mismatched = 0, timeouts = 0, puts = 0, put_known = 0;
+  std::uint64_t removed = 0, reclaimed = 0, refused = 0, io_errors = 0, breaker_opened = 0;
+  std::uint64_t bytes_read = 0, bytes_written = 0;
+  bool breaker_open = false, read_only = false;
+};
+
+struct TierLimits {
+  std::size_t most_items = 4096;    // queued and running; beyond: Busy
+  std::uint32_t breaker_after = 3;  // Unavailable or Timeout one after another; 0: no breaker
+  std::chrono::nanoseconds breaker_first = std::chrono::seconds(1);
+  std::chrono::nanoseconds breaker_most = std::chrono::seconds(30);
+};
+
+class Tier {
+ public:
+  explicit Tier(const TierLimits& limits = {});
+  // Requires: closed. A derived class closes itself in its destructor, while its engine is there.
+  virtual ~Tier();
+  Tier(const Tier&) = delete;
+  Tier& operator=(const Tier&) = delete;
+
+  virtual TierCaps caps() const = 0;
+
+  // Effect: takes a batch, or none of it. Items are copied; memory that parts point to is the tier's until each item's
+  // release. Returns: Ok and the batch, Busy, Closed. What an item itself is refused for comes as its Done.
+  // Progress: holds a lock for the time of a few stores; never waits for the engine, makes no blocking system call.
+  TierStatus get(std::span<const GetItem> items, Deadline deadline, Priority priority, BatchId& batch);
+  TierStatus put(std::span<const PutItem> items, Deadline deadline, BatchId& batch);
+  TierStatus remove(std::span<const RecordKey> keys, Deadline deadline, BatchId& batch);
+  TierStatus probe(std::span<const RecordKey> keys, Deadline deadline, BatchId& batch);  // Ok or Miss an item
+  // Ok once everything put and removed before it survives a power cut (where the tier is durable). One item.
+  TierStatus flush(Deadline deadline, BatchId& batch);
+
+  // What is known of a key without I/O. Progress: wait-free for the disk tier; as the derived class says.
+  virtual Presence look(const RecordKey& key) const;
+  // Says that a record was of use without a get of it, so that reclaim spares it. Progress: as look.
+  virtual void touch(const RecordKey& key);
+
+  // Effect: items of the batch that are queued become Cancelled; those running go on.
+  void cancel(BatchId batch);
+
+  // Effect: takes up to out.size() reports; makes what is past its deadline late. Returns: how many.
+  std::size_t poll(std::span<Done> out);
+  // Readable while poll has something to give or may have (a deadline passed). One per tier, owned by it.
+  int event_fd() const { return event_fd_; }
+  // Waits until poll has something to give or the time is over.
+  bool wait(std::chrono::nanoseconds at_most) const;
+
+  // Effect: waits until every item has its status, or `deadline`. Returns: whether they all have.
+  bool drain(Deadline deadline);
+  // Effect: refuses new batches, cancels what is queued, waits until the engine let go of everything, closes it.
+  // Reports can still be polled. Idempotent.
+  void close();
+
+  TierUsage usage() const;
+
+ protected:
+  // One item on its way through an engine.
+  struct Operation {
+    enum class Kind : std::uint8_t { Get, Put, Remove, Probe, Flush };
+    Kind kind = Kind::Get;
+    Priority priority = Priority::Demand;
+    RecordKey key;
+    Key128 parent, identity;
+    std::uint64_t tokens = 0;
+    std::uint8_t flags = 0;
+    bool pinned = false, durable = false;
+    std::vector<Part> parts;
+    std::vector<std::byte> envelope;  // of a get: the engine fills it with the record's envelope
+    void* engine = nullptr;           // the engine's own
+    // The shared half's own:
+    BatchId batch{};
+    std::uint32_t item = 0;
+    Deadline deadline;
+    enum class State : std::uint8_t { Queued, Running, Late } state = State::Queued;
+    std::size_t at = 0;  // where it stands in its list
+  };
+
+  // Effect: starts an operation. Get: fill `envelope` and the bytes of `parts`, then finish(Ok); Miss where there is
+  // none. Put: keep an envelope made by `seal` and the parts, whole or not at all; an existing key is Ok and stays as
+  // it was. Must not block; must call finish exactly once for it, now or later, on any thread.
+  virtual void begin(Operation* operation) = 0;
+  // Effect: the derived half lets go: every operation begun is finished when it returns. Called once, by close.
+  virtual void end() = 0;
+  virtual TierUsage engine_usage() const { return {}; }
+
+  // Effect: checks a get that claims Ok, reports the item, starts the next one. Requires: begun, not finished yet.
+  void finish(Operation* operation, TierStatus status, Damage damage = Damage::None);
+  // The envelope of a put's record, part CRCs taken from its memory now. Requires: a Put.
+  static Envelope seal(const Operation& operation, std::uint64_t epoch, std::uint32_t payload_offset);
+
+ private:
+  // (the rest is the shared half's)
+  int event_fd_ = -1;
+};
+
+}  // namespace hkv
