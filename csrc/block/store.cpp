@@ -50,13 +50,15 @@ void BlockStore::set_page(DescriptorId id, int group, PageId page) {
   }
 }
 
-bool BlockStore::claim(DescriptorId id, Key128 key, int group, PageId page, bool& lives) {
+bool BlockStore::claim(DescriptorId id, Key128 key, int group, PageId page, bool& lives, Event how) {
   const GroupSlot& at_slot = slots_[group];
   const auto wanted = static_cast<SlotMask>(1u << at_slot.slot);
-  const SlotMask taken = at_slot.which == WordClass::H ? table_.claim_h(id, key, wanted, Event::Claim, lives)
-                                                       : table_.claim_b(id, key, wanted, Event::Claim, lives);
+  const SlotMask taken = at_slot.which == WordClass::H ? table_.claim_h(id, key, wanted, how, lives)
+                                                       : table_.claim_b(id, key, wanted, how, lives);
   if (taken == 0) return false;
   set_page(id, group, page);
+  if (how == Event::RestoreBegins)
+    states_.refresh(id, descriptors_[index(id)], states_.kinds_of(at_slot.which, taken, true));
   return true;
 }
 
@@ -76,10 +78,13 @@ bool BlockStore::publish_where(DescriptorId id, int group, std::uint32_t tick, s
   Word seen = d.word(at_slot.which), next;
   do {
     if (seen.pins() > most_pins) return false;
-    next = *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Publish);
+    const Event event = seen.phase(at_slot.slot) == Phase::Restoring ? Event::Restored : Event::Publish;
+    next = *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), event);
   } while (!d.try_publish(at_slot.which, seen, next));
   evictable_.changed(at_slot.which, seen, next);
-  states_.refresh(id, d, states_.kinds_of(at_slot.which, static_cast<SlotMask>(1u << at_slot.slot), false));
+  const bool restored = next.phase(at_slot.slot) == Phase::ReadyCopy;
+  states_.refresh(id, d,
+                  states_.kinds_of(at_slot.which, static_cast<SlotMask>(1u << at_slot.slot), restored));
   return true;
 }
 
@@ -105,8 +110,9 @@ void BlockStore::abort(DescriptorId id, Key128 key, int group, bool keep_page) {
   Descriptor& d = descriptors_[index(id)];
   const PageId held = page(id, group);
   Word seen = d.word(at_slot.which);
-  while (!d.try_give_up(at_slot.which, seen,
-                        *seen.apply(static_cast<SlotMask>(1u << at_slot.slot), Event::Abort))) {
+  const Event event = seen.phase(at_slot.slot) == Phase::Restoring ? Event::RestoreFailed : Event::Abort;
+  const auto mask = static_cast<SlotMask>(1u << at_slot.slot);
+  while (!d.try_give_up(at_slot.which, seen, seen.apply(mask, event)->without_tier_only())) {
   }
   states_.refresh(id, d);
   if (!keep_page) pool(group).give_back(held);
@@ -124,7 +130,7 @@ bool BlockStore::evict(Key128 key, int group) {
     if (!next || is_directory(seen.id)) return false;
     const PageId held = page(seen.id, group);
     Descriptor& d = descriptors_[index(seen.id)];
-    if (!d.try_give_up(at_slot.which, word, *next)) continue;
+    if (!d.try_give_up(at_slot.which, word, next->without_tier_only())) continue;
     evictable_.changed(at_slot.which, word, *next);
     give_up_slots(seen.id, key, at_slot.which, mask, &held);
     return true;
@@ -149,9 +155,9 @@ SlotMask BlockStore::evict_at(DescriptorId id, WordClass which, SlotMask wanted,
     if (gone == 0) return 0;
     PageId pages[Word::slots];
     read_pages(id, which, gone, pages);
-    if (!d.try_give_up(which, word, *word.apply(gone, Event::Evict))) continue;
+    if (!d.try_give_up(which, word, word.apply(gone, Event::Evict)->without_tier_only())) continue;
     run.change.note(which, word_detail::spread[gone]);
-    states_.refresh(id, d, states_.kinds_of(which, gone, false));  // a record in a tier stays
+    states_.refresh(id, d, states_.kinds_of(which, gone, (gone & word.slots_in(Phase::ReadyCopy)) != 0));
     const PageId* page = pages;
     for (std::uint32_t bits = gone; bits != 0; bits &= bits - 1) {
       const int group = group_at(which, std::countr_zero(bits));
@@ -206,6 +212,33 @@ bool BlockStore::retire_of(Key128 key, int group) {
   const bool done = retire(seen.id, group);
   unpin(seen.id, at_slot.which);
   return done;
+}
+
+SlotMask BlockStore::begin_offload(DescriptorId id, WordClass which, SlotMask wanted) {
+  Descriptor& d = descriptors_[index(id)];
+  Word seen = d.word(which);
+  for (;;) {
+    const auto copied = static_cast<SlotMask>(wanted & seen.slots_in(Phase::ReadyCopy));
+    const auto mine = static_cast<SlotMask>(copied | (wanted & seen.slots_in(Phase::Ready)));
+    if (mine == 0) return 0;
+    const Word next = *seen.apply(copied, Event::RecordGone)->apply(mine, Event::OffloadBegins);
+    if (!d.try_apply(which, seen, next)) continue;
+    if (copied != 0) states_.refresh(id, d, states_.kinds_of(which, copied, true));
+    return mine;
+  }
+}
+
+void BlockStore::end_offload(DescriptorId id, WordClass which, SlotMask marked, bool copied) {
+  Descriptor& d = descriptors_[index(id)];
+  Word seen = d.word(which);
+  for (;;) {
+    const auto mine = static_cast<SlotMask>(marked & seen.slots_in(Phase::Offloading));
+    if (mine == 0) return;
+    if (!d.try_apply(which, seen, *seen.apply(mine, copied ? Event::Offloaded : Event::OffloadFailed)))
+      continue;
+    states_.refresh(id, d, states_.kinds_of(which, mine, true));
+    return;
+  }
 }
 
 void BlockStore::publish_directory(DescriptorId id) {

@@ -101,11 +101,12 @@ class BlockStore {
 
   // ---- steps of an owner ----------------------------------------------------------------------
 
-  // Claims `group` at the descriptor of `key` and files the page there.
+  // Claims `group` at the descriptor of `key`, to fill it or (Event::RestoreBegins) to restore it, and files the page.
   // Returns: true where the claim is the caller's; false with `lives` as in Table::claim_b.
   // Requires: the caller took `page` from pool(group). Progress: lock-free.
-  bool claim(DescriptorId id, Key128 key, int group, PageId page, bool& lives);
-  // The claimed page becomes visible; it counts as used at `tick`, or now. Requires: owner of Filling.
+  bool claim(DescriptorId id, Key128 key, int group, PageId page, bool& lives, Event how = Event::Claim);
+  // The claimed page becomes visible, restored as ready with a copy; it counts as used at `tick`, or now.
+  // Requires: owner of Filling or Restoring.
   // Progress: lock-free.
   void publish(DescriptorId id, int group, std::uint32_t tick);
   void publish(DescriptorId id, int group) { publish(id, group, recency_.next()); }
@@ -113,7 +114,7 @@ class BlockStore {
   // was; else nothing has changed. Requires, progress: as publish.
   bool publish_unpinned(DescriptorId id, int group, std::uint32_t tick);
   // The claimed page goes back; with keep_page it stays out of the pool (a lost fill may still be written).
-  // Requires: owner of Filling. Progress: lock-free.
+  // Requires: owner of Filling or Restoring. Progress: lock-free.
   void abort(DescriptorId id, Key128 key, int group, bool keep_page = false);
 
   // Claims `wanted` slots of one class at once; those taken get their pages by file_page, then become visible
@@ -136,6 +137,15 @@ class BlockStore {
     Atom<std::uint32_t>& notes = notes_[index(id)];
     if ((notes.load() & groups) != groups) notes.fetch_or(groups);
   }
+
+  // ---- steps of who offloads -------------------------------------------------------------------
+
+  // Of the slots asked for, marks those that are ready as being copied to a tier; a copy that they had is gone, or none
+  // would be made. Returns: the slots marked. Requires: the caller holds a pin of the word. Progress: lock-free.
+  SlotMask begin_offload(DescriptorId id, WordClass which, SlotMask wanted);
+  // They are no longer being copied; `copied`: a tier has them. Slots that retire meanwhile go on to.
+  // Requires: begin_offload marked them; the pin is still held. Progress: lock-free.
+  void end_offload(DescriptorId id, WordClass which, SlotMask marked, bool copied);
 
   // ---- steps of anybody -----------------------------------------------------------------------
 

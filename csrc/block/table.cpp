@@ -248,6 +248,24 @@ bool Table::end_if_empty(DescriptorId id, Key128 key) {
   return true;
 }
 
+namespace {
+
+// A restore begins where a tier answers, in one step: no word says tier-only in between.
+Word claimed(Word word, SlotMask mine, Event event) {
+  if (event == Event::RestoreBegins) word = *word.apply(mine, Event::TierAnswers);
+  return *word.apply(mine, event);
+}
+
+Event undo_of(Event claim) {
+  switch (claim) {
+    case Event::Claim: return Event::Abort;
+    case Event::RestoreBegins: return Event::RecordCorrupt;  // absent again
+    default: return Event::RecordGone;
+  }
+}
+
+}  // namespace
+
 SlotMask Table::claim_b(DescriptorId id, Key128 key, SlotMask wanted, Event event, bool& lives) {
   Descriptor& d = (*this)[id];
   for (;;) {
@@ -256,7 +274,7 @@ SlotMask Table::claim_b(DescriptorId id, Key128 key, SlotMask wanted, Event even
     if (!lives) return 0;
     const auto mine = static_cast<SlotMask>(wanted & b.slots_in(Phase::Absent));
     if (mine == 0) return 0;
-    if (!d.try_claim(WordClass::B, b, *b.apply(mine, event))) continue;
+    if (!d.try_claim(WordClass::B, b, claimed(b, mine, event))) continue;
     for (;;) {
       if (!h.live()) {
         lives = false;
@@ -266,7 +284,7 @@ SlotMask Table::claim_b(DescriptorId id, Key128 key, SlotMask wanted, Event even
     }
     // The life ended between the two: give B back, and clean up if that leaves it empty.
     b = d.word(WordClass::B);
-    const Event undo = event == Event::Claim ? Event::Abort : Event::RecordGone;
+    const Event undo = undo_of(event);
     Word left;
     do {
       left = *b.apply(mine, undo);
@@ -287,7 +305,7 @@ SlotMask Table::claim_h(DescriptorId id, Key128 key, SlotMask wanted, Event even
     if (!lives) return 0;
     const auto mine = static_cast<SlotMask>(wanted & h.slots_in(Phase::Absent));
     if (mine == 0) return 0;
-    if (d.try_claim(WordClass::H, h, *h.apply(mine, event))) return mine;
+    if (d.try_claim(WordClass::H, h, claimed(h, mine, event))) return mine;
   }
 }
 

@@ -128,6 +128,13 @@ class Word {
     return gives_up ? Word(bits).next_generation() : Word(bits);
   }
 
+  // The same without the tier's answers: slots that are tier-only become absent. No word keeps one beyond the step that
+  // uses it, since what a tier holds is asked of the tier, whose index is in memory and never stale.
+  constexpr Word without_tier_only() const {
+    const SlotMask kept = slots_in(Phase::TierOnly);
+    return kept == 0 ? *this : *apply(kept, Event::RecordGone);
+  }
+
   friend constexpr bool operator==(const Word&, const Word&) = default;
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cache/transfers.h"
 #include "layout/residency.h"
 
 namespace hkv {
@@ -52,6 +53,13 @@ HybridCache::HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest1
   }
 }
 
+HybridCache::~HybridCache() = default;
+
+void HybridCache::attach(const TierLink& link) {
+  link_ = link;
+  transfers_ = std::make_unique<Transfers>(*this);
+}
+
 void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host) {
   const auto g = static_cast<std::size_t>(group);
   memory_[g].bind(std::move(arrays), host);
@@ -72,11 +80,16 @@ FormatId HybridCache::format_id(const Digest16& fingerprint) {
 HybridCache::Inspection HybridCache::inspect(const KeyChain& keys, int group, std::int64_t block) const {
   Inspection result;
   std::int64_t tip_unit = -1;
-  const Sighting seen = store_.table().find(key_of_block(keys, group, block, tip_unit));
-  if (!seen.found()) return result;
+  const Key128 key = key_of_block(keys, group, block, tip_unit);
+  const Sighting seen = store_.table().find(key);
   const GroupSlot& at = store_.slot_of(group);
+  if (seen.found()) result.phase = seen.word(at.which).phase(at.slot);
+  if (result.phase == Phase::Absent && link_.tier != nullptr && tip_unit < 0) {
+    const RecordKind kind = layout_.groups[group].prefix() ? RecordKind::Block : RecordKind::Boundary;
+    if (ask_tier(key, kind) == TierAnswer::Here) result.phase = Phase::TierOnly;
+  }
+  if (!seen.found()) return result;
   result.found = true;
-  result.phase = seen.word(at.which).phase(at.slot);
   result.pins = seen.word(at.which).pins();
   if (!holds_page(result.phase)) return result;
   const PageId page = store_.page(seen.id, group);

@@ -2,6 +2,7 @@
 // HybridCache: the only class that knows all rooms. A request's path, top to bottom: match.cpp (look up,
 // check, pin), settle.cpp (release, fail, cancel), fill.cpp (reserve, publish, abort), evict.cpp (make room), tips.cpp;
 // of a running request admit.cpp, grow.cpp (and rewind), advance.cpp, close.cpp, and step.cpp for many at once.
+// What a tier adds: tier_match.cpp (what it knows), transfers.h (records on their way).
 //
 // Thread safety: match, match_at, boundaries, settle, unpin, publish, abort, evict, admit on any thread; a Lease,
 // a Fill and a Ticket have one owner at a time. bind, reset need that nothing else runs.
@@ -21,10 +22,12 @@
 #include "base/spares.h"
 #include "block/store.h"
 #include "cache/counts.h"
+#include "cache/fill.h"
 #include "cache/lease.h"
 #include "cache/pool_memory.h"
 #include "cache/ticket.h"
 #include "cache/ticket_book.h"
+#include "cache/tier_link.h"
 #include "layout/group.h"
 #include "layout/key_chain.h"
 #include "reuse/snapshot.h"
@@ -44,51 +47,6 @@ struct Question {
   std::int64_t exactly = -1;          // match_at: this length or none
   std::span<const FormatId> formats;  // reader's format a group; empty: the spec's
   Verify verify = Verify::Sampled;
-};
-
-// Blocks of one group that a fill, an insert or an evict names.
-struct Selection {
-  bool all = false;
-  std::vector<std::int64_t> blocks;  // own blocks, where not all; ascending
-};
-
-// Pages of one reserve, in phase filling until published. One owner.
-struct Fill {
-  enum class State : std::uint8_t { Claimed, Private, Published, Given };
-  struct Entry {
-    std::int64_t block;
-    PageId page;
-    Key128 key;       // of the unit (or tip) that records the block
-    DescriptorId id;  // where claimed
-    State state;
-    std::int64_t tip_unit;  // whole units before the tip; -1: a whole block
-    std::uint32_t rows;     // rows attested; 0: the whole block
-    bool counted = false;   // could not be published (another had the key, say): the page stays private
-  };
-  struct Copy {
-    PageId source, target;
-    std::int32_t rows;
-  };
-  // A block that was ready: no page is taken, but its prefix is used. Held: it must not make room for the rest.
-  struct Ready {
-    DescriptorId id;
-    int group;
-    std::int64_t unit;  // the block ends there; of a tip: the unit that it begins
-    Word seen;
-    bool held = false;
-  };
-  std::shared_ptr<const KeyChain> keys;
-  std::vector<Ready> ready;
-  std::vector<std::vector<Entry>> entries;  // a group
-  std::vector<std::vector<Copy>> copies;    // a group
-  std::vector<FormatId> formats;            // writer's, a group
-  bool closed = false;                      // aborted
-  std::int64_t born = 0;                    // resets of the cache when it was made
-  bool done = false;                        // nothing is left to publish
-  std::shared_ptr<FillRight> right;         // of a ticket's fill
-
-  // The share that answers for its pages; nullptr: nobody does.
-  AdmissionLedger::Share* share() const { return right == nullptr ? nullptr : right->share; }
 };
 
 // Who asks for the right to memory.
@@ -137,18 +95,23 @@ struct MatchScratch {
   Snapshot snapshot;
   const class HybridCache* cache = nullptr;
   const Question* question = nullptr;
-  std::int64_t positions = 0;                        // probe positions below the limit
-  std::int64_t read_positions = 0;                   // of them, read so far
-  std::uint32_t formats_turn = 0;                    // of the cache when the reading began
-  bool tips = false;                                 // there were directories when the reading began
+  std::int64_t positions = 0;            // probe positions below the limit
+  std::int64_t read_positions = 0;       // of them, read so far
+  std::uint32_t formats_turn = 0;        // of the cache when the reading began
+  bool tips = false;                     // there were directories when the reading began
+  std::vector<TierAnswer> tier_answers;  // a probe position; empty without a tier
+  std::int64_t obtainable = 0;           // positions from 0 whose history is usable or in the tier
   std::vector<std::pair<std::int64_t, int>> wanted;  // (unit, group) of B pages to pin
 };
+
+class Transfers;
 
 class HybridCache {
  public:
   // Requires: a layout of make_layout; blocks >= 1. Throws Error(ArgumentError).
   HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest16> formats,
               EvictionOrder order = EvictionOrder::Usability, AdmissionLimits admission = {});
+  ~HybridCache();
 
   const Layout& layout() const { return layout_; }
   BlockStore& store() { return store_; }
@@ -251,6 +214,14 @@ class HybridCache {
   FormatId format_id(const Digest16& fingerprint);
   const Digest16& format(FormatId id) const { return formats_[id]; }
 
+  // ---- a tier below -----------------------------------------------------------------------------
+
+  // From now on blocks are looked for in the tier too, and may be moved to it and back. The tier outlives the cache, and
+  // nobody else polls it. Requires: nothing else runs; link.tier not null.
+  void attach(const TierLink& link);
+  const TierLink& tier_link() const { return link_; }
+  Transfers& transfers() { return *transfers_; }
+
   // ---- looking --------------------------------------------------------------------------------
 
   struct Inspection {
@@ -280,6 +251,16 @@ class HybridCache {
   void leak() { counters_.add(kLeaks, 1); }
 
  private:
+  friend class Transfers;
+  // tier_match.cpp
+  TierAnswer ask_tier(Key128 digest, RecordKind kind) const;
+  TierAnswer ask_tier_at(MatchScratch& scratch, std::int64_t position) const;
+  void note_obtainable(MatchScratch& scratch, std::int64_t position) const;
+  bool restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;
+  std::int64_t obtainable_tokens(const MatchScratch& scratch) const;
+  std::int64_t restorable_above(const Question& question, MatchScratch& scratch, std::int64_t above) const;
+  void note_restorable(const Question& question, MatchScratch& scratch, Verdict& verdict) const;
+  void explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const;
   // match.cpp
   void search(const Question& question, MatchScratch& scratch) const;
   void make_planes(MatchScratch& scratch, std::int64_t units) const;
@@ -295,7 +276,8 @@ class HybridCache {
   bool foreign_page(const Question& question, int group, DescriptorId id) const;
   Verdict judge(const Question& question, MatchScratch& scratch) const;
   void judge_exactly(const Question& question, const Snapshot& s, Verdict& verdict) const;
-  void explain(const MatchScratch& scratch, Why& why) const;
+  void explain(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const;
+  void explain_losses(const MatchScratch& scratch, Verdict& verdict) const;
   void choose_why(const MatchScratch& scratch, Verdict& verdict) const;
   void count(const Question& question, const Verdict& verdict);
   // settle.cpp
@@ -321,6 +303,9 @@ class HybridCache {
   void unfile_directory(Key128 key);
   DescriptorId directory_of(Key128 key);
   // fill.cpp
+  std::unique_ptr<Fill> reserve(const std::shared_ptr<const KeyChain>& keys,
+                                std::span<const Selection> groups, std::span<const FormatId> formats,
+                                const Lease* lease, Ticket* ticket, bool restoring);
   enum class Of : std::uint8_t { Needed, Any };  // whether `all` leaves out blocks that keep no state
   std::vector<std::int64_t> selected(const KeyChain& keys, int group, const Selection& selection, Of of,
                                      std::int64_t after) const;
@@ -470,6 +455,9 @@ class HybridCache {
   Counters<eviction_class_count * 2 * Word::slots> evicted_;
   Counters<1> stranded_;
   Atom<std::uint32_t> looked_at_;  // where the search for descriptors that can go went on
+  TierLink link_;
+  FailedLoads failed_loads_;
+  std::unique_ptr<Transfers> transfers_;
   Spares<Lease> spare_leases_;
   Spares<MatchScratch> spare_scratch_;
 };

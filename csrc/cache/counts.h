@@ -5,6 +5,7 @@
 #pragma once
 #include "base/counter.h"
 #include "reuse/verdict.h"
+#include "tier/tier.h"
 
 namespace hkv {
 
@@ -14,6 +15,10 @@ inline constexpr int refusal_count = 7;
 // Why a request runs without a captured graph.
 enum class EagerReason : int { Width };
 inline constexpr int eager_count = 1;
+
+// What is counted of pages on their way to or from a tier.
+enum class Moved : int { Attempts, Successes, Bytes };
+inline constexpr int moved_count = 3;
 
 enum Count : int {
   kLookups,
@@ -34,15 +39,23 @@ enum Count : int {
   kQuarantined,
   kPublished,
   kRetired,
-  kNotAdmitted,                                         // [Refusal]
-  kEager = kNotAdmitted + refusal_count,                // [EagerReason]
-  kFalseHits = kEager + eager_count,                    // [check][kind]
-  kLostTokens = kFalseHits + check_count * kind_count,  // [check][kind]
+  kNotAdmitted,                                          // [Refusal]
+  kEager = kNotAdmitted + refusal_count,                 // [EagerReason]
+  kRestores = kEager + eager_count,                      // [Moved][kind], pages
+  kOffloads = kRestores + moved_count * kind_count,      // [Moved][kind], pages
+  kLoadFailures = kOffloads + moved_count * kind_count,  // [TierStatus], records
+  kStoreFailures = kLoadFailures + tier_status_count,    // [TierStatus], records
+  kFalseHits = kStoreFailures + tier_status_count,       // [check][kind]
+  kLostTokens = kFalseHits + check_count * kind_count,   // [check][kind]
   kCountEnd = kLostTokens + check_count * kind_count,
 };
 
 constexpr int by_check_and_kind(Count base, Check check, int kind) {
   return base + static_cast<int>(check) * kind_count + kind;
+}
+
+constexpr int by_moved_and_kind(Count base, Moved what, int kind) {
+  return base + static_cast<int>(what) * kind_count + kind;
 }
 
 using CacheCounters = Counters<kCountEnd>;

@@ -51,8 +51,16 @@ std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>
                                            std::span<const Selection> groups,
                                            std::span<const FormatId> formats, const Lease* lease,
                                            Ticket* ticket) {
+  return reserve(keys, groups, formats, lease, ticket, false);
+}
+
+std::unique_ptr<Fill> HybridCache::reserve(const std::shared_ptr<const KeyChain>& keys,
+                                           std::span<const Selection> groups,
+                                           std::span<const FormatId> formats, const Lease* lease,
+                                           Ticket* ticket, bool restoring) {
   if (ticket != nullptr) check_open(*ticket);
   auto fill = std::make_unique<Fill>();
+  fill->restoring = restoring;
   fill->keys = keys;
   fill->born = resets_;
   fill->formats.assign(formats.begin(), formats.end());
@@ -205,7 +213,8 @@ HybridCache::Claim HybridCache::claim_entry(Fill& fill, int group, Fill::Entry& 
     const Claim placed = place(entry.key, may_have_tips, id);
     if (placed != Claim::Taken) return placed;
     bool lives = true;
-    if (store_.claim(id, entry.key, group, entry.page, lives)) {
+    const Event how = fill.restoring ? Event::RestoreBegins : Event::Claim;
+    if (store_.claim(id, entry.key, group, entry.page, lives, how)) {
       entry.id = id;
       entry.state = Fill::State::Claimed;
       private_pages_[group].fetch_sub(1);
@@ -290,6 +299,7 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::
     }
   }
   if (entry.state != Fill::State::Claimed) return;
+  failed_loads_.forget(entry.key);
   describe_page(group, entry.page, fill.formats[group], entry.rows);
   link_entry(fill, group, entry);  // while the life cannot end
   if (fill.share() == nullptr) {

@@ -109,6 +109,9 @@ void HybridCache::search(const Question& question, MatchScratch& scratch) const 
     s.any_misaligned |= view.misaligned != Code::None;
   }
   scratch.positions = layout_.probe_units == 0 ? 0 : units / layout_.probe_units;
+  scratch.obtainable = 0;
+  scratch.tier_answers.assign(link_.tier == nullptr ? 0 : static_cast<std::size_t>(scratch.positions),
+                              TierAnswer::Unasked);
   scan_history(question, scratch);
   s.proof_end = 0;
   if (layout_.probe_units == 0) find_known_end(question, scratch);
@@ -154,6 +157,7 @@ void HybridCache::scan_history(const Question& question, MatchScratch& scratch) 
         if (layout_.groups[g].prefix())
           scratch.snapshot.groups[g].known_run = scratch.snapshot.groups[g].ready_run = i;
       }
+      scratch.obtainable = i;
       plain = i == at + n;
     }
     for (; i < at + n && alive; ++i) alive = note_position(scratch, i);
@@ -177,18 +181,20 @@ bool HybridCache::note_position(MatchScratch& scratch, std::int64_t position) co
       continue;
     }
     const std::int64_t block = end / group.block_units - 1;
-    if (!seen.found() || view.known_run != block) continue;
+    if (view.known_run != block) continue;
     const int slot = store_.slot_of(static_cast<int>(g)).slot;
-    if (!seen.h.known_slot(slot)) continue;
+    const bool here = seen.found() && seen.h.known_slot(slot);
+    if (!here && ask_tier_at(scratch, position) == TierAnswer::Absent) continue;
     alive = true;
     ++view.known_run;
-    if (view.ready_run != block || !seen.h.usable_slot(slot)) continue;
+    if (!here || view.ready_run != block || !seen.h.usable_slot(slot)) continue;
     ++view.ready_run;
     if (view.may_be_foreign && view.foreign_first == never &&
         foreign_page(*scratch.question, static_cast<int>(g), seen.id)) {
       view.foreign_first = block;
     }
   }
+  if (scratch.obtainable == position) note_obtainable(scratch, position);
   return alive;
 }
 
@@ -202,11 +208,14 @@ void HybridCache::find_known_end(const Question& question, MatchScratch& scratch
     bool recorded = false;
     for (const Group& group : layout_.groups) recorded |= unit % group.block_units == 0;
     if (!recorded) continue;
-    const Sighting seen = store_.table().find(question.keys->keys()[unit - 1]);
-    if (!seen.found()) continue;
+    const Key128 key = question.keys->keys()[unit - 1];
+    const Sighting seen = store_.table().find(key);
+    const bool in_tier = link_.tier != nullptr && unit % layout_.step_units == 0 &&
+                         ask_tier(key, RecordKind::Boundary) != TierAnswer::Absent;
+    if (!seen.found() && !in_tier) continue;
     for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
       const bool here = unit % layout_.groups[g].block_units == 0;
-      if (!here || !seen.b.known_slot(store_.slot_of(static_cast<int>(g)).slot)) continue;
+      if (!here || !(in_tier || seen.b.known_slot(store_.slot_of(static_cast<int>(g)).slot))) continue;
       const std::int64_t end = unit * layout_.unit_tokens;
       if (end < proof_limit) s.proof_end = std::max(s.proof_end, end);
       if (end < question.limit) s.known_end = end;
@@ -347,6 +356,7 @@ Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) cons
                     : verdict.matched_tokens > 0 ? Outcome::FalseHit
                                                  : Outcome::Miss;
   verdict.resume_tokens = verdict.usable_tokens;
+  if (link_.tier != nullptr) note_restorable(question, scratch, verdict);
   choose_why(scratch, verdict);
   return verdict;
 }
@@ -390,9 +400,8 @@ void HybridCache::judge_exactly(const Question& question, const Snapshot& s, Ver
 void HybridCache::choose_why(const MatchScratch& scratch, Verdict& verdict) const {
   verdict.has_why = false;
   std::int64_t most = 0;
+  explain_losses(scratch, verdict);
   for (int check = 0; check < check_count; ++check) {
-    if (verdict.lost[check] == 0) continue;
-    explain(scratch, verdict.reason[check]);
     if (verdict.lost[check] > most) {
       most = verdict.lost[check];
       verdict.why = verdict.reason[check];
@@ -408,18 +417,36 @@ void HybridCache::choose_why(const MatchScratch& scratch, Verdict& verdict) cons
           layout_.groups[g].prefix() ? s.groups[g].known_run : verdict.matched_tokens / block_tokens;
       if (block * block_tokens != verdict.matched_tokens || (block + 1) * block_tokens >= s.limit) continue;
       Why next{Check::Complete, Code::None, static_cast<int>(g), block, false};
-      explain(scratch, next);
+      explain(scratch, 0, next);
       if (next.code != Code::Filling) continue;
       verdict.why = next;
       verdict.has_why = true;
     }
   }
   verdict.remedy = verdict.has_why ? remedy_of(verdict.why) : Remedy::None;
+  if (verdict.remedy == Remedy::Recompute && verdict.restore_tokens > verdict.usable_tokens)
+    verdict.remedy = Remedy::Restore;
+  if (verdict.remedy == Remedy::Restore && verdict.restore_tokens <= verdict.usable_tokens)
+    verdict.remedy = Remedy::Recompute;  // what rests in the tier leads to no length
+}
+
+// Explains each loss; what a tier has in another format, or could not give back, is lost to another check.
+void HybridCache::explain_losses(const MatchScratch& scratch, Verdict& verdict) const {
+  for (int check = 0; check < check_count; ++check) {
+    if (verdict.lost[check] == 0) continue;
+    Why& reason = verdict.reason[check];
+    explain(scratch, verdict.restore_tokens, reason);
+    const int is = static_cast<int>(reason.check);
+    if (is == check) continue;
+    if (verdict.lost[is] <= verdict.lost[check]) verdict.reason[is] = reason;
+    verdict.lost[is] += verdict.lost[check];
+    verdict.lost[check] = 0;
+  }
 }
 
 // Tells missing from stale from expired from lagging from filling, where a check only found "not ready".
-void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
-  if (why.code != Code::None && why.code != Code::Format) return;
+void HybridCache::explain(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const {
+  if (why.in_tier || (why.code != Code::None && why.code != Code::Format)) return;
   const Group& group = layout_.groups[why.group];
   const GroupSlot& at = store_.slot_of(why.group);
   Sighting seen;
@@ -438,14 +465,12 @@ void HybridCache::explain(const MatchScratch& scratch, Why& why) const {
   const bool slides = group.kind == static_cast<int>(StateKind::Window);
   if (phase == Phase::Filling || phase == Phase::Restoring) {
     why.code = Code::Filling;
-  } else if (phase == Phase::TierOnly) {
-    why.code = Code::InTier;
-    why.in_tier = true;
   } else if (phase == Phase::Retiring || once) {
     why.code = slides ? Code::Expired : Code::Stale;
   } else {
     why.code = group.in_step_with >= 0 ? Code::Lagging : Code::Missing;
   }
+  if (link_.tier != nullptr && why.code != Code::Filling) explain_by_tier(scratch, restore_tokens, why);
 }
 
 // ---- counting ----------------------------------------------------------------------------------

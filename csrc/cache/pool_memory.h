@@ -35,6 +35,9 @@ class PoolMemory {
     return array.base + static_cast<std::uint64_t>(array.stride) * page;
   }
 
+  // Bytes of one page in an array.
+  std::int64_t bytes_of_page(std::int64_t row) const { return arrays_[row].page_bytes; }
+
   // The first of the four byte facts that the group's declared layout does not find here, or Code::None.
   Code misaligned(const Group& g) const {
     const auto align = static_cast<std::uint64_t>(g.alignment);

@@ -35,6 +35,7 @@ enum class Code : std::uint8_t {
   RowStride,
   Footer,
   Content,
+  Load,
 };
 
 struct Why {
@@ -64,12 +65,14 @@ struct Verdict {
   Why why;
   Remedy remedy = Remedy::None;
   std::int64_t resume_tokens = 0;  // below usable_tokens where rebuildable groups are replayed
+  std::int64_t restore_tokens =
+      0;  // usable once a tier's records are restored; 0: nothing beyond usable_tokens
 };
 
 inline const char* name_of(Code code) {
   static constexpr const char* names[] = {
-      "",     "missing", "partial", "stale", "expired",     "lagging",    "filling", "drop",
-      "pins", "in_tier", "format",  "base",  "page_stride", "row_stride", "footer",  "content"};
+      "",        "missing", "partial", "stale",       "expired",    "lagging", "filling", "drop", "pins",
+      "in_tier", "format",  "base",    "page_stride", "row_stride", "footer",  "content", "load"};
   return names[static_cast<int>(code)];
 }
 

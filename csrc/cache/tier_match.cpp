@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tier adds to a match: blocks that only it knows, and the length that a restore would make usable.
+//
+// Nothing here does I/O or stores anything but scratch: the tier answers from its index, read when asked. A record may go
+// between the answer and the restore, which then says so.
+#include <algorithm>
+
+#include "cache/cache.h"
+#include "reuse/checks.h"
+
+namespace hkv {
+
+TierAnswer HybridCache::ask_tier(Key128 digest, RecordKind kind) const {
+  if (link_.tier == nullptr) return TierAnswer::Absent;
+  if (failed_loads_.has(digest)) return TierAnswer::Failed;
+  switch (link_.tier->look(link_.record(kind, digest)).answer) {
+    case Presence::Answer::Here: return TierAnswer::Here;
+    case Presence::Answer::OtherFormat: return TierAnswer::OtherFormat;
+    default: return TierAnswer::Absent;
+  }
+}
+
+// The same of a block record, asked once a match.
+TierAnswer HybridCache::ask_tier_at(MatchScratch& scratch, std::int64_t position) const {
+  if (link_.tier == nullptr) return TierAnswer::Absent;
+  TierAnswer& answer = scratch.tier_answers[static_cast<std::size_t>(position)];
+  if (answer == TierAnswer::Unasked) {
+    const std::int64_t unit = (position + 1) * layout_.probe_units;
+    answer = ask_tier(scratch.question->keys->keys()[unit - 1], RecordKind::Block);
+  }
+  return answer;
+}
+
+// Whether all Prefix groups that record a block at the position have it, or can have it back.
+void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) const {
+  const std::int64_t end = (position + 1) * layout_.probe_units;
+  bool all = true;
+  for (std::size_t g = 0; g < layout_.groups.size() && all; ++g) {
+    const Group& group = layout_.groups[g];
+    if (!group.prefix() || end % group.block_units != 0) continue;
+    all = scratch.snapshot.groups[g].ours_run() >= end / group.block_units;
+  }
+  if (all || ask_tier_at(scratch, position) == TierAnswer::Here) ++scratch.obtainable;
+}
+
+// Whether every group could resume at a length whose history is obtainable: from what is here, or from the boundary
+// record.
+bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const {
+  const Snapshot& s = scratch.snapshot;
+  bool asked = false;
+  for (int g = 0; g < static_cast<int>(layout_.groups.size()); ++g) {
+    const Group& group = layout_.groups[g];
+    if (group.prefix() || needed_blocks(group.coverage, layout_.block_tokens(group), tokens).empty())
+      continue;
+    if (stored_at_length(s, g, tokens, nullptr)) continue;
+    if (group.rebuildable && replay_from(group, layout_.step_tokens(), tokens) > 0) continue;
+    const Key128 key = question.keys->keys()[tokens / layout_.unit_tokens - 1];
+    if (!asked && ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;
+    asked = true;
+  }
+  return true;
+}
+
+// How far history is here or in the tier; without a Prefix group, how far anything is.
+std::int64_t HybridCache::obtainable_tokens(const MatchScratch& scratch) const {
+  if (layout_.probe_units == 0) return scratch.snapshot.known_end;
+  return scratch.obtainable * layout_.probe_units * layout_.unit_tokens;
+}
+
+std::int64_t HybridCache::restorable_above(const Question& question, MatchScratch& scratch,
+                                           std::int64_t above) const {
+  const std::int64_t step = layout_.step_tokens();
+  const std::int64_t history = std::min(obtainable_tokens(scratch), scratch.snapshot.limit - 1);
+  for (std::int64_t t = history / step * step; t > above; t -= step) {
+    if (restorable_at(question, scratch, t)) return t;
+  }
+  return 0;
+}
+
+void HybridCache::note_restorable(const Question& question, MatchScratch& scratch, Verdict& verdict) const {
+  if (verdict.matched_tokens <= verdict.usable_tokens) return;
+  const std::int64_t want = question.exactly;
+  if (want < 0) {
+    verdict.restore_tokens = restorable_above(question, scratch, verdict.usable_tokens);
+  } else if (verdict.usable_tokens == 0 && want % layout_.step_tokens() == 0 &&
+             want <= obtainable_tokens(scratch) && restorable_at(question, scratch, want)) {
+    verdict.restore_tokens = want;
+  }
+}
+
+// What is not here may rest in the tier, in this format or in another, or have been lost there.
+void HybridCache::explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const {
+  if (why.tip_tokens != 0) return;
+  const Group& group = layout_.groups[why.group];
+  const std::int64_t unit = (why.block + 1) * group.block_units;
+  if (unit > scratch.question->keys->end_unit()) return;
+  TierAnswer answer = TierAnswer::Absent;
+  if (group.prefix()) {
+    answer = ask_tier(scratch.question->keys->keys()[unit - 1], RecordKind::Block);
+  } else if (restore_tokens > 0) {
+    answer = TierAnswer::Here;  // in the boundary record there
+  } else {
+    answer = ask_tier(scratch.question->keys->keys()[unit - 1], RecordKind::Boundary);
+  }
+  if (answer == TierAnswer::Absent) return;
+  why.in_tier = true;
+  why.code = Code::InTier;
+  if (answer == TierAnswer::OtherFormat) {
+    why.check = Check::Abi;
+    why.code = Code::Format;
+  } else if (answer == TierAnswer::Failed) {
+    why.check = Check::Integrity;
+    why.code = Code::Load;
+  }
+}
+
+}  // namespace hkv

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transfer: records of one prefix on their way to a tier (offload) or back (restore).
+//
+// Thread safety: its fields belong to whoever holds the cache's transfer lock; `finished` and the numbers that
+// `TransferState` copies are read through HybridCache::state_of, which takes it.
+// Invariants:
+//  1. Pages of a record that moves are held: of an offload by a pin a descriptor and word, dropped when the record is
+//     settled and released; of a restore by the fill, whose entries are Restoring until then.
+//  2. A page of a restore is published only in the step that settles its record Ok, and all pages of a record together:
+//     pages of B first. A record that timed out keeps its pages, private, until the tier lets go.
+//  3. Records are sent in prefix order, so that a tier never holds a block without those before it.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "block/store.h"
+#include "cache/fill.h"
+#include "layout/key_chain.h"
+#include "tier/tier.h"
+
+namespace hkv {
+
+enum class TransferKind : std::uint8_t { Offload, Restore };
+
+struct TransferOptions {
+  Priority priority = Priority::Demand;                         // of a restore
+  std::chrono::nanoseconds timeout = std::chrono::seconds(10);  // of each record, from when it is sent
+  bool durable = false;  // of an offload: done once it survives a power cut
+  bool pinned = false;   // of an offload: the tier keeps it as long as it can
+};
+
+struct Transfer {
+  struct Pin {
+    DescriptorId id;
+    WordClass which;
+    SlotMask marked;    // slots in Offloading
+    std::int64_t unit;  // at which its blocks end
+  };
+  struct Page {  // entry of the fill that a part of the record is loaded into
+    int group;
+    std::size_t entry;
+  };
+  struct Record {
+    enum class State : std::uint8_t { Waiting, Sent, Late, Settled };
+    RecordKey key;
+    Key128 parent;
+    std::int64_t tokens = 0;
+    std::uint8_t flags = 0;
+    State state = State::Waiting;
+    std::vector<Part> parts;
+    std::vector<Pin> pins;
+    std::vector<Page> pages;
+    std::vector<std::pair<int, std::int64_t>> blocks;  // (group, own block), for reports
+    std::int64_t bytes = 0;
+  };
+
+  TransferKind kind = TransferKind::Offload;
+  TransferOptions options;
+  std::shared_ptr<const KeyChain> keys;
+  std::int64_t tokens =
+      0;  // length that a restore makes usable, or the longest boundary that an offload stores
+  std::vector<Record> records;
+  std::unique_ptr<Fill> fill;
+  std::vector<BatchId> batches;
+  std::vector<std::int64_t> left_out;  // boundaries asked for that have no complete state in memory
+
+  std::size_t sent = 0, settled = 0, ok = 0, late = 0;
+  std::int64_t bytes_total = 0, bytes_moved = 0, bytes_in_flight = 0;
+  std::int64_t elsewhere = 0;  // pages that another fill or restore had claimed: not loaded here
+  bool cancelled = false, finished = false;
+  TierStatus status = TierStatus::Ok;  // of the first record that failed
+  Damage damage = Damage::None;
+  std::int64_t failed_record = -1;
+};
+
+// A copy of what a transfer has come to.
+struct TransferState {
+  bool finished = false, cancelled = false;
+  std::int64_t tokens = 0, records = 0, settled = 0, ok = 0, bytes_total = 0, bytes_moved = 0, elsewhere = 0;
+  TierStatus status = TierStatus::Ok;
+  Damage damage = Damage::None;
+  int failed_group = -1;
+  std::int64_t failed_block = -1;
+  std::vector<std::int64_t> left_out;
+};
+
+}  // namespace hkv

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// What offload and restore share: sending records, and settling what the tier reports.
+#include "cache/transfers.h"
+
+#include <algorithm>
+#include <array>
+
+namespace hkv {
+namespace {
+
+// Of one transfer at a time in the tier: enough to keep a device busy, little enough that others get their turn.
+constexpr std::int64_t most_bytes_in_flight = std::int64_t{64} << 20;
+constexpr std::size_t most_records_in_flight = 256;
+
+}  // namespace
+
+Transfers::~Transfers() {
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& transfer : live_) {
+      transfer->cancelled = true;
+      for (const BatchId batch : transfer->batches) cache_.link_.tier->cancel(batch);
+      drop_waiting(*transfer);
+      finish_if_over(*transfer);
+    }
+  }
+  // The tier still writes into pages, or reads them, until it says otherwise.
+  while (live() != 0) {
+    if (poll() == 0) cache_.link_.tier->wait(std::chrono::milliseconds(50));
+  }
+}
+
+std::int64_t Transfers::live() const {
+  const std::lock_guard guard(lock_);
+  return std::ssize(live_);
+}
+
+std::int64_t Transfers::poll() {
+  const std::lock_guard guard(lock_);
+  return poll_locked();
+}
+
+std::int64_t Transfers::poll_locked() {
+  std::array<Done, 64> reports;
+  std::int64_t settled = 0;
+  for (;;) {
+    const std::size_t n = cache_.link_.tier->poll(reports);
+    for (std::size_t i = 0; i < n; ++i) {
+      take(reports[i]);
+      settled += reports[i].late ? 0 : 1;
+    }
+    if (n < reports.size()) break;
+  }
+  for (const auto& transfer : live_) send(transfer);
+  std::erase_if(live_, [](const auto& transfer) { return transfer->finished; });
+  return settled;
+}
+
+void Transfers::begin(const std::shared_ptr<Transfer>& transfer) {
+  for (const Transfer::Record& record : transfer->records) transfer->bytes_total += record.bytes;
+  finish_if_over(*transfer);
+  if (transfer->finished) return;
+  live_.push_back(transfer);
+  send(transfer);
+}
+
+// ---- sending -----------------------------------------------------------------------------------
+
+// Sends records in order, as many as may be in the tier at a time. A full queue is tried again by the next poll.
+void Transfers::send(const std::shared_ptr<Transfer>& transfer) {
+  std::vector<std::size_t> chosen;
+  while (!transfer->finished && choose(*transfer, chosen) != 0) {
+    BatchId batch{};
+    const TierStatus taken = submit(*transfer, chosen, batch);
+    if (taken == TierStatus::Busy) return;
+    if (taken != TierStatus::Ok) {
+      fail(*transfer, chosen.front(), taken, Damage::None);
+      drop_waiting(*transfer);
+      finish_if_over(*transfer);
+      return;
+    }
+    const bool storing = transfer->kind == TransferKind::Offload;
+    for (const std::size_t i : chosen) {
+      Transfer::Record& record = transfer->records[i];
+      record.state = Transfer::Record::State::Sent;
+      transfer->bytes_in_flight += record.bytes;
+      count_pages(storing ? kOffloads : kRestores, Moved::Attempts, record);
+    }
+    transfer->sent += chosen.size();
+    transfer->batches.push_back(batch);
+    sent_.emplace(static_cast<std::uint64_t>(batch), Sent{transfer, chosen});
+  }
+}
+
+std::size_t Transfers::choose(const Transfer& transfer, std::vector<std::size_t>& chosen) const {
+  chosen.clear();
+  std::int64_t bytes = transfer.bytes_in_flight;
+  const std::size_t in_flight = transfer.sent - transfer.settled;
+  for (std::size_t i = transfer.sent; i < transfer.records.size(); ++i) {
+    const std::int64_t next = transfer.records[i].bytes;
+    const bool first = bytes == 0;
+    if (in_flight + chosen.size() >= most_records_in_flight ||
+        (!first && bytes + next > most_bytes_in_flight))
+      break;
+    bytes += next;
+    chosen.push_back(i);
+  }
+  return chosen.size();
+}
+
+TierStatus Transfers::submit(const Transfer& transfer, std::span<const std::size_t> chosen,
+                             BatchId& batch) const {
+  Tier& tier = *cache_.link_.tier;
+  const Deadline deadline = TierClock::now() + transfer.options.timeout;
+  if (transfer.kind == TransferKind::Restore) {
+    std::vector<GetItem> items;
+    for (const std::size_t i : chosen) items.push_back({transfer.records[i].key, transfer.records[i].parts});
+    return tier.get(items, deadline, transfer.options.priority, batch);
+  }
+  std::vector<PutItem> items;
+  for (const std::size_t i : chosen) {
+    const Transfer::Record& record = transfer.records[i];
+    PutItem item;
+    item.key = record.key;
+    item.parent = record.parent;
+    item.identity = cache_.link_.identity;
+    item.tokens = static_cast<std::uint64_t>(record.tokens);
+    item.parts = record.parts;
+    item.flags = record.flags;
+    item.pinned = transfer.options.pinned;
+    item.durable = transfer.options.durable;
+    items.push_back(item);
+  }
+  return tier.put(items, deadline, batch);
+}
+
+// ---- settling ----------------------------------------------------------------------------------
+
+void Transfers::take(const Done& done) {
+  const auto found = sent_.find(static_cast<std::uint64_t>(done.batch));
+  if (found == sent_.end()) return;  // of somebody who used the tier before
+  Transfer& transfer = *found->second.transfer;
+  const std::size_t index = found->second.records[done.item];
+  Transfer::Record& record = transfer.records[index];
+  if (done.late) {
+    record.state = Transfer::Record::State::Settled;
+    --transfer.late;
+    release(transfer, record, false);
+  } else {
+    settle(transfer, index, done);
+  }
+  const auto& records = found->second.records;
+  const bool over = std::all_of(records.begin(), records.end(), [&](std::size_t i) {
+    return transfer.records[i].state == Transfer::Record::State::Settled;
+  });
+  const std::shared_ptr<Transfer> kept = found->second.transfer;
+  if (over) {
+    std::erase(kept->batches, done.batch);
+    sent_.erase(found);
+  }
+  finish_if_over(*kept);
+}
+
+void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) {
+  Transfer::Record& record = transfer.records[index];
+  const bool storing = transfer.kind == TransferKind::Offload;
+  const bool ok = done.status == TierStatus::Ok;
+  ++transfer.settled;
+  transfer.bytes_in_flight -= record.bytes;
+  record.state = Transfer::Record::State::Settled;
+  if (ok) {
+    ++transfer.ok;
+    transfer.bytes_moved += record.bytes;
+    const Count base = storing ? kOffloads : kRestores;
+    count_pages(base, Moved::Successes, record);
+    count_pages(base, Moved::Bytes, record);
+    cache_.failed_loads_.forget(record.key.digest);
+  } else {
+    fail(transfer, index, done.status, done.damage);
+  }
+  if (!done.released) {
+    record.state = Transfer::Record::State::Late;
+    ++transfer.late;
+    if (!storing) make_private(transfer, record);
+    return;
+  }
+  release(transfer, record, ok);
+}
+
+// The tier has let go of the record's pages.
+void Transfers::release(Transfer& transfer, Transfer::Record& record, bool ok) {
+  if (transfer.kind == TransferKind::Offload) {
+    unpin(record, ok);
+  } else if (ok) {
+    publish(transfer, record);
+  } else {
+    for (const Transfer::Page& page : record.pages)
+      cache_.give_back(*transfer.fill, page.group, transfer.fill->entries[page.group][page.entry], false);
+  }
+}
+
+// A block that cannot be had makes those above it useless: they are not asked for any more.
+void Transfers::fail(Transfer& transfer, std::size_t index, TierStatus status, Damage damage) {
+  const Transfer::Record& record = transfer.records[index];
+  const bool storing = transfer.kind == TransferKind::Offload;
+  cache_.counters_.add((storing ? kStoreFailures : kLoadFailures) + static_cast<int>(status), 1);
+  if (!storing && status != TierStatus::Cancelled && status != TierStatus::Closed)
+    cache_.failed_loads_.note(record.key.digest);
+  if (transfer.status != TierStatus::Ok) return;
+  transfer.status = status;
+  transfer.damage = damage;
+  transfer.failed_record = static_cast<std::int64_t>(index);
+  drop_waiting(transfer);
+  for (const BatchId batch : transfer.batches) cache_.link_.tier->cancel(batch);
+}
+
+void Transfers::drop_waiting(Transfer& transfer) {
+  for (Transfer::Record& record : transfer.records) {
+    if (record.state != Transfer::Record::State::Waiting) continue;
+    record.state = Transfer::Record::State::Settled;
+    ++transfer.sent;
+    ++transfer.settled;
+    release(transfer, record, false);
+  }
+}
+
+void Transfers::finish_if_over(Transfer& transfer) {
+  if (transfer.finished || transfer.settled != transfer.records.size() || transfer.late != 0) return;
+  if (transfer.fill != nullptr) cache_.abort(*transfer.fill, false);
+  transfer.finished = true;
+}
+
+void Transfers::count_pages(Count base, Moved what, const Transfer::Record& record) {
+  std::size_t part = 0;
+  for (const auto& [group, block] : record.blocks) {
+    const int kind = cache_.layout_.groups[group].kind;
+    std::int64_t bytes = 0;
+    for (; part < record.parts.size() && record.parts[part].label.group == group &&
+           record.parts[part].label.block == block;
+         ++part) {
+      bytes += static_cast<std::int64_t>(record.parts[part].bytes);
+    }
+    cache_.counters_.add(by_moved_and_kind(base, what, kind), what == Moved::Bytes ? bytes : 1);
+  }
+}
+
+void Transfers::cancel(Transfer& transfer) {
+  const std::lock_guard guard(lock_);
+  if (transfer.finished) return;
+  transfer.cancelled = true;
+  if (transfer.status == TierStatus::Ok) transfer.status = TierStatus::Cancelled;
+  drop_waiting(transfer);
+  for (const BatchId batch : transfer.batches) cache_.link_.tier->cancel(batch);
+  finish_if_over(transfer);
+  std::erase_if(live_, [](const auto& each) { return each->finished; });
+}
+
+TransferState Transfers::state_of(const Transfer& transfer) const {
+  const std::lock_guard guard(lock_);
+  TransferState state;
+  state.finished = transfer.finished;
+  state.cancelled = transfer.cancelled;
+  state.tokens = transfer.tokens;
+  state.records = std::ssize(transfer.records);
+  state.settled = static_cast<std::int64_t>(transfer.settled);
+  state.ok = static_cast<std::int64_t>(transfer.ok);
+  state.bytes_total = transfer.bytes_total;
+  state.bytes_moved = transfer.bytes_moved;
+  state.elsewhere = transfer.elsewhere;
+  state.status = transfer.status;
+  state.damage = transfer.damage;
+  state.left_out = transfer.left_out;
+  if (transfer.failed_record >= 0) {
+    const auto& [group, block] =
+        transfer.records[static_cast<std::size_t>(transfer.failed_record)].blocks.front();
+    state.failed_group = group;
+    state.failed_block = block;
+  }
+  return state;
+}
+
+}  // namespace hkv

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offload and restore: what is sent to the tier and asked back, and what becomes of the pages meanwhile.
+//
+// Nothing here runs by itself: `poll` takes the tier's reports, publishes or gives back pages, and sends what waits.
+//
+// Thread safety: every operation on any thread, one at a time by a lock. It is never held while the tier does I/O, since
+// a tier's calls never wait for it; pages are published and given back under it, by steps that are lock-free.
+// Progress: waits for another call here, never for a device.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/transfer.h"
+
+namespace hkv {
+
+class Transfers {
+ public:
+  explicit Transfers(HybridCache& cache) : cache_(cache) {}
+  // Cancels what is on its way and waits until the tier let go of every page.
+  ~Transfers();
+
+  // Effect: pins the whole units of the keys that are here and not in the tier yet, up to the first block that is
+  // neither, and the states at those of `boundaries` (multiples of the step) that are complete; sends them in prefix
+  // order. Each pin goes once its record is settled. Requires: keys from the start.
+  // Throws Error(ArgumentError): a boundary that is none, a group whose pool is not bound to host memory.
+  std::shared_ptr<Transfer> offload(const std::shared_ptr<const KeyChain>& keys,
+                                    std::span<const std::int64_t> boundaries, const TransferOptions& options);
+  // Effect: takes pages for all that a resume at `tokens` needs and is not here, all or none, with the ticket's right
+  // where one is given; asks the tier for their records. A page is published once its record was verified.
+  // Requires: keys from the start; tokens a multiple of the step, at most the whole units of the keys.
+  // Throws Error(ArgumentError, OutOfPages, Closed); nothing has changed then.
+  std::shared_ptr<Transfer> restore(const std::shared_ptr<const KeyChain>& keys, std::int64_t tokens,
+                                    const TransferOptions& options, Ticket* ticket);
+  // (group, own block) that a restore at that length would load now. Progress: wait-free.
+  std::vector<std::pair<int, std::int64_t>> loads(const KeyChain& keys, std::int64_t tokens) const;
+
+  // Effect: what waits is not sent, what is queued in the tier is taken back; what moves goes on.
+  void cancel(Transfer& transfer);
+  // Takes what the tier reports and sends what waits. Returns: records settled.
+  std::int64_t poll();
+  TransferState state_of(const Transfer& transfer) const;
+  std::int64_t live() const;
+
+ private:
+  struct Sent {
+    std::shared_ptr<Transfer> transfer;
+    std::vector<std::size_t> records;
+  };
+  std::int64_t poll_locked();
+  void begin(const std::shared_ptr<Transfer>& transfer);
+  // offload.cpp
+  void check_pools() const;
+  std::int64_t list_history(Transfer& transfer) const;
+  bool add_block(Transfer& transfer, std::int64_t unit, Key128 parent) const;
+  bool add_boundary(Transfer& transfer, std::int64_t tokens) const;
+  bool pin_unit(Transfer::Record& record, const KeyChain& keys, std::int64_t unit, WordClass which,
+                std::span<const int> groups) const;
+  void count_unowned(const Transfer::Pin& pin, int by) const;
+  void unpin(Transfer::Record& record, bool copied) const;
+  void add_parts(Transfer::Record& record, int group, std::int64_t block, PageId page,
+                 std::uint32_t rows) const;
+  Key128 parent_of(const KeyChain& keys, std::int64_t unit) const;
+  bool records_history_at(std::int64_t unit) const;
+  // restore.cpp
+  std::vector<Selection> needed_for(const KeyChain& keys, std::int64_t tokens) const;
+  void list_records(Transfer& transfer);
+  void make_private(Transfer& transfer, Transfer::Record& record);
+  void publish(Transfer& transfer, Transfer::Record& record);
+  // transfers.cpp
+  void send(const std::shared_ptr<Transfer>& transfer);
+  std::size_t choose(const Transfer& transfer, std::vector<std::size_t>& chosen) const;
+  TierStatus submit(const Transfer& transfer, std::span<const std::size_t> chosen, BatchId& batch) const;
+  void take(const Done& done);
+  void settle(Transfer& transfer, std::size_t index, const Done& done);
+  void release(Transfer& transfer, Transfer::Record& record, bool ok);
+  void fail(Transfer& transfer, std::size_t index, TierStatus status, Damage damage);
+  void drop_waiting(Transfer& transfer);
+  void finish_if_over(Transfer& transfer);
+  void count_pages(Count base, Moved what, const Transfer::Record& record);
+
+  HybridCache& cache_;
+  mutable std::mutex lock_;
+  std::vector<std::shared_ptr<Transfer>> live_;
+  std::unordered_map<std::uint64_t, Sent> sent_;  // by batch
+};
+
+}  // namespace hkv

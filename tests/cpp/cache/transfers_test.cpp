@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offload and restore over a tier whose every step the test decides: phases, pins, what is published when, and what a
+// match says meanwhile.
+#include "cache/transfers.h"
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "cache/scripted_tier.h"
+#include "testing.h"
+
+namespace hkv {
+namespace {
+
+constexpr std::int64_t unit = 4;
+
+Group group(const char* name, int kind, Rule rule, std::int64_t parameter, std::int64_t pages,
+            bool rebuildable = false) {
+  Group g;
+  g.name = name;
+  g.kind = kind;
+  g.coverage = {rule, parameter};
+  g.pages = pages;
+  g.page_bytes = 64;
+  g.rebuildable = rebuildable;
+  return g;
+}
+
+std::vector<Group> hybrid(std::int64_t pages) {
+  return {group("kv", 0, Rule::Prefix, 0, pages), group("idx", 3, Rule::Prefix, 0, pages),
+          group("swa", 2, Rule::Window, 6, pages), group("tail", 1, Rule::Checkpoint, 0, pages)};
+}
+
+class World {
+ public:
+  explicit World(std::vector<Group> groups, TierLink link = {}, std::int64_t blocks = 64)
+      : cache(make_layout(unit, groups), blocks, std::vector<Digest16>(groups.size())) {
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      pools.emplace_back(static_cast<std::size_t>(groups[g].pages * groups[g].page_bytes));
+      cache.bind(static_cast<int>(g),
+                 {{reinterpret_cast<std::uint64_t>(pools.back().data()), groups[g].page_bytes,
+                   groups[g].page_bytes, 0}},
+                 true);
+    }
+    link.tier = &tier;
+    cache.attach(link);
+  }
+
+  std::shared_ptr<const KeyChain> keys(std::int64_t tokens, std::uint32_t from = 1) {
+    std::vector<std::uint32_t> ids;
+    for (std::int64_t i = 0; i < tokens; ++i) ids.push_back(from + static_cast<std::uint32_t>(i));
+    return KeyChain::build({}, unit, TokenView(std::move(ids)), {});
+  }
+  std::uint8_t byte_of(const KeyChain& keys, int g, std::int64_t block) const {
+    return static_cast<std::uint8_t>(keys.keys()[block].lo * 7 + static_cast<std::uint64_t>(g) * 31 + 1);
+  }
+  // Publishes every block of the keys, each page full of its own byte.
+  void write(const std::shared_ptr<const KeyChain>& keys) {
+    const std::vector<Selection> all(pools.size(), Selection{true, {}});
+    auto fill = cache.reserve(keys, all, cache.spec_formats(), nullptr);
+    for (int g = 0; g < static_cast<int>(pools.size()); ++g) {
+      for (const Fill::Entry& entry : fill->entries[static_cast<std::size_t>(g)])
+        std::memset(page(g, entry.page), byte_of(*keys, g, entry.block), 64);
+    }
+    cache.publish(*fill, all);
+    cache.abort(*fill, false);
+  }
+  void forget(const KeyChain& keys) {
+    cache.evict(keys, std::vector<Selection>(pools.size(), Selection{true, {}}));
+    for (auto& pool : pools) std::fill(pool.begin(), pool.end(), std::uint8_t{0xEE});
+  }
+  std::uint8_t* page(int g, PageId page) {
+    return pools[static_cast<std::size_t>(g)].data() + 64 * index(page);
+  }
+
+  Verdict match(const std::shared_ptr<const KeyChain>& keys, std::unique_ptr<Lease>& lease,
+                std::int64_t exactly = -1) {
+    Question question;
+    question.keys = keys.get();
+    question.limit = exactly >= 0 ? exactly + 1 : keys->tokens() + 1;
+    question.exactly = exactly;
+    question.formats = cache.spec_formats();
+    return cache.match(question, keys, lease);
+  }
+  Verdict look(const std::shared_ptr<const KeyChain>& keys) {
+    std::unique_ptr<Lease> lease;
+    const Verdict verdict = match(keys, lease);
+    let_go(lease);
+    return verdict;
+  }
+  void let_go(std::unique_ptr<Lease>& lease) {
+    if (lease == nullptr) return;
+    cache.settle(*lease, Settlement::Released);
+    cache.drop(std::move(lease));
+  }
+  // Every byte of every page that the lease holds is what was written.
+  void expect_bytes(const KeyChain& keys, const Lease& lease) {
+    for (int g = 0; g < static_cast<int>(pools.size()); ++g) {
+      std::vector<std::uint32_t> ids;
+      cache.page_ids(lease, g, ids);
+      for (std::size_t block = 0; block < ids.size(); ++block) {
+        if (ids[block] == none_u32) continue;
+        for (int i = 0; i < 64; ++i)
+          EXPECT_EQ(page(g, PageId{ids[block]})[i], byte_of(keys, g, static_cast<std::int64_t>(block)));
+      }
+    }
+  }
+  Phase phase(const KeyChain& keys, int g, std::int64_t block) { return cache.inspect(keys, g, block).phase; }
+  std::shared_ptr<Transfer> store(const std::shared_ptr<const KeyChain>& keys,
+                                  std::vector<std::int64_t> boundaries) {
+    auto transfer = cache.transfers().offload(keys, boundaries, {});
+    tier.end_all();
+    cache.transfers().poll();
+    return transfer;
+  }
+  std::shared_ptr<Transfer> restore(const std::shared_ptr<const KeyChain>& keys, std::int64_t tokens) {
+    return cache.transfers().restore(keys, tokens, {}, nullptr);
+  }
+  void expect_idle() {
+    EXPECT_EQ(cache.transfers().live(), 0);
+    EXPECT_EQ(cache.live_fills(), 0);
+    for (int g = 0; g < static_cast<int>(pools.size()); ++g) {
+      const auto census = cache.store().census(g, static_cast<std::uint64_t>(cache.private_pages(g)));
+      EXPECT_EQ(census.filling, 0u);
+      EXPECT_EQ(census.held, 0u);
+      EXPECT_EQ(cache.unowned_pages(g), 0);
+      EXPECT_EQ(census.free + census.cached, cache.store().pool(g).count());
+      EXPECT_EQ(cache.store().evictable(g), static_cast<std::int64_t>(census.cached));
+    }
+    EXPECT_EQ(index(cache.store().verify()), index(no_descriptor));
+  }
+
+  ScriptedTier tier;
+  std::vector<std::vector<std::uint8_t>> pools;
+  HybridCache cache;
+};
+
+HKV_TEST("a prefix goes to the tier and comes back, every byte, and says so at each step") {
+  World w(hybrid(16));
+  const auto keys = w.keys(16);
+  w.write(keys);
+  auto out = w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{16}, {});
+  EXPECT_EQ(w.tier.waiting.size(), 5u);  // four blocks and a boundary
+  EXPECT_EQ(w.phase(*keys, 0, 0), Phase::Offloading);
+  std::unique_ptr<Lease> lease;
+  EXPECT_EQ(w.match(keys, lease).usable_tokens, 16);  // still pinnable
+  w.let_go(lease);
+  w.forget(*keys);
+  EXPECT_EQ(w.look(keys).usable_tokens, 16);  // the pins hold it
+  w.tier.end_all();
+  EXPECT_EQ(w.cache.transfers().poll(), 5);
+  EXPECT(w.cache.transfers().state_of(*out).finished);
+  EXPECT_EQ(w.phase(*keys, 0, 0), Phase::ReadyCopy);
+  w.write(keys);  // forget() painted over them
+  w.expect_idle();
+}
+
+HKV_TEST("what is only in the tier is a false hit with remedy RESTORE, then reusable with every byte") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  w.forget(*keys);
+  const Verdict verdict = w.look(keys);
+  EXPECT_EQ(verdict.outcome, Outcome::FalseHit);
+  EXPECT_EQ(verdict.matched_tokens, 16);
+  EXPECT_EQ(verdict.restore_tokens, 16);
+  EXPECT_EQ(verdict.remedy, Remedy::Restore);
+  EXPECT_EQ(verdict.why.check, Check::Complete);
+  EXPECT(verdict.why.in_tier);
+  EXPECT_EQ(w.phase(*keys, 0, 2), Phase::TierOnly);
+  EXPECT_EQ(w.cache.transfers().loads(*keys, 16).size(), 4u * 2 + 2 + 1);
+  auto back = w.restore(keys, 16);
+  EXPECT_EQ(w.phase(*keys, 0, 2), Phase::Restoring);
+  const Verdict meanwhile = w.look(keys);
+  EXPECT_EQ(meanwhile.remedy, Remedy::Wait);
+  EXPECT_EQ(meanwhile.matched_tokens, 16);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*back).status, TierStatus::Ok);
+  EXPECT_EQ(w.phase(*keys, 0, 2), Phase::ReadyCopy);
+  std::unique_ptr<Lease> lease;
+  EXPECT_EQ(w.match(keys, lease).usable_tokens, 16);
+  w.expect_bytes(*keys, *lease);
+  w.let_go(lease);
+  w.expect_idle();
+}
+
+HKV_TEST("history without its boundary record is known and not resumable") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {});
+  w.forget(*keys);
+  const Verdict verdict = w.look(keys);
+  EXPECT_EQ(verdict.outcome, Outcome::FalseHit);
+  EXPECT_EQ(verdict.restore_tokens, 0);
+  EXPECT_EQ(verdict.remedy, Remedy::Recompute);
+}
+
+HKV_TEST("the longest boundary record whose history is there is the one restored") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {4, 12});
+  w.forget(*keys);
+  EXPECT_EQ(w.look(keys).restore_tokens, 12);
+  w.tier.stored.erase(ScriptedTier::name_of({keys->keys()[2], {}, RecordKind::Block}));
+  EXPECT_EQ(w.look(keys).restore_tokens, 4);
+  w.tier.stored.erase(ScriptedTier::name_of({keys->keys()[0], {}, RecordKind::Block}));
+  EXPECT_EQ(w.look(keys).outcome, Outcome::Miss);
+}
+
+HKV_TEST("a boundary whose states are not all here is not stored") {
+  World w(hybrid(16));
+  const auto keys = w.keys(16);
+  w.write(keys);
+  std::vector<Selection> tail(4);
+  tail[3].blocks = {2};
+  EXPECT_EQ(w.cache.evict(*keys, tail), 1);
+  const auto out = w.store(keys, {12, 16});
+  EXPECT_EQ(w.cache.transfers().state_of(*out).left_out.size(), 1u);
+  EXPECT_EQ(w.tier.count(RecordKind::Boundary), 1u);
+  w.expect_idle();
+}
+
+HKV_TEST("only what is missing is loaded, and what is there is not written again") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  const auto again = w.store(keys, {16});
+  EXPECT_EQ(w.cache.transfers().state_of(*again).records, 0);
+  std::vector<Selection> some(4);
+  some[1].blocks = {1};
+  some[2].blocks = {3};
+  EXPECT_EQ(w.cache.evict(*keys, some), 2);
+  auto back = w.restore(keys, 16);
+  EXPECT_EQ(w.tier.waiting.size(), 2u);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*back).records, 2);
+  EXPECT_EQ(w.look(keys).usable_tokens, 16);
+  w.expect_idle();
+}
+
+HKV_TEST("a load that fails publishes nothing, is told as a false hit, and stops what stood above it") {
+  for (const TierStatus status :
+       {TierStatus::IoError, TierStatus::Miss, TierStatus::Corrupt, TierStatus::Unavailable}) {
+    World w(hybrid(16));
+    const auto keys = w.keys(17);
+    w.write(w.keys(16));
+    w.store(keys, {16});
+    w.forget(*keys);
+    auto back = w.restore(keys, 16);
+    w.tier.end_one();
+    w.tier.end_one(status);
+    w.cache.transfers().poll();
+    w.tier.end_all();
+    w.cache.transfers().poll();
+    const TransferState state = w.cache.transfers().state_of(*back);
+    EXPECT(state.finished);
+    EXPECT_EQ(state.status, status);
+    EXPECT_EQ(state.failed_block, 1);
+    const Verdict verdict = w.look(keys);
+    EXPECT_EQ(verdict.outcome, Outcome::FalseHit);
+    EXPECT_EQ(verdict.why.check, Check::Integrity);
+    EXPECT_EQ(verdict.why.code, Code::Load);
+    EXPECT(verdict.why.in_tier);
+    EXPECT_EQ(verdict.remedy, Remedy::Recompute);
+    EXPECT_EQ(w.cache.counters().read(kLoadFailures + static_cast<int>(status)), 1);
+    w.expect_idle();
+    w.write(w.keys(16));  // computed again: no longer a failed load
+    EXPECT_EQ(w.look(keys).usable_tokens, 16);
+    w.forget(*keys);
+    EXPECT(w.look(keys).remedy != Remedy::Recompute || status == TierStatus::Miss);
+  }
+}
+
+HKV_TEST("damaged bytes are never published") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  w.forget(*keys);
+  for (auto& [name, record] : w.tier.stored) record.payload[5] ^= std::byte{1};
+  auto back = w.restore(keys, 16);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*back).status, TierStatus::Corrupt);
+  EXPECT_EQ(w.look(keys).usable_tokens, 0);
+  w.expect_idle();
+}
+
+HKV_TEST("a load that is late keeps its page until the tier lets go, and the block is free for others") {
+  World w(hybrid(4));
+  const auto keys = w.keys(5);
+  w.write(w.keys(4));
+  w.store(keys, {4});
+  w.forget(*keys);
+  TransferOptions options;
+  options.timeout = std::chrono::milliseconds(1);
+  auto back = w.cache.transfers().restore(keys, 4, options, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*back).status, TierStatus::Timeout);
+  EXPECT(!w.cache.transfers().state_of(*back).finished);
+  EXPECT_EQ(w.cache.store().pool(0).free_count(), 3u);  // quarantined, not handed out
+  w.write(w.keys(4));                                   // another computes it meanwhile
+  EXPECT_EQ(w.look(keys).usable_tokens, 4);
+  w.tier.end_all();  // the late bytes land in pages that are nobody's
+  w.cache.transfers().poll();
+  EXPECT(w.cache.transfers().state_of(*back).finished);
+  std::unique_ptr<Lease> lease;
+  EXPECT_EQ(w.match(keys, lease).usable_tokens, 4);
+  w.expect_bytes(*keys, *lease);
+  w.let_go(lease);
+  w.expect_idle();
+}
+
+HKV_TEST("a late store keeps its source pinned until the tier lets go") {
+  World w(hybrid(4));
+  const auto keys = w.keys(4);
+  w.write(keys);
+  TransferOptions options;
+  options.timeout = std::chrono::milliseconds(1);
+  auto out = w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{4}, options);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*out).status, TierStatus::Timeout);
+  EXPECT_EQ(w.cache.evict(*keys, std::vector<Selection>(4, Selection{true, {}})), 0);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT(w.cache.transfers().state_of(*out).finished);
+  EXPECT_EQ(w.cache.evict(*keys, std::vector<Selection>(4, Selection{true, {}})), 4);
+  w.expect_idle();
+}
+
+HKV_TEST("a cancelled restore gives its pages back and publishes what was verified before") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  w.forget(*keys);
+  auto back = w.restore(keys, 16);
+  w.tier.end_one();
+  w.cache.transfers().poll();
+  w.cache.transfers().cancel(*back);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT(w.cache.transfers().state_of(*back).finished);
+  EXPECT(w.cache.transfers().state_of(*back).cancelled);
+  EXPECT_EQ(w.phase(*keys, 0, 0), Phase::ReadyCopy);
+  w.expect_idle();
+  EXPECT_EQ(w.look(keys).remedy, Remedy::Restore);
+}
+
+HKV_TEST("two restores of one prefix load each block once") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  w.forget(*keys);
+  auto first = w.restore(keys, 16);
+  auto second = w.restore(keys, 16);
+  EXPECT_EQ(w.tier.waiting.size(), 5u);
+  EXPECT_EQ(w.cache.transfers().state_of(*second).elsewhere, 11);
+  EXPECT(w.cache.transfers().state_of(*second).finished);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.look(keys).usable_tokens, 16);
+  w.expect_idle();
+}
+
+HKV_TEST("a restore that does not fit takes nothing") {
+  World w(hybrid(4));
+  const auto keys = w.keys(17), other = w.keys(12, 1000);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  w.forget(*keys);
+  w.write(other);
+  std::unique_ptr<Lease> lease;
+  EXPECT_EQ(w.match(w.keys(13, 1000), lease).usable_tokens, 12);
+  bool refused = false;
+  try {
+    w.restore(keys, 16);
+  } catch (const OutOfPagesError&) {
+    refused = true;
+  }
+  EXPECT(refused);
+  w.let_go(lease);
+  w.expect_idle();
+}
+
+HKV_TEST("a record of another format is a false hit by ABI, and a foreign page is not stored") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  TierLink other;
+  other.block_format = {1, 1};
+  other.boundary_format = {1, 1};
+  World reader(hybrid(16), other);
+  reader.tier.stored = w.tier.stored;
+  const Verdict verdict = reader.look(keys);
+  EXPECT_EQ(verdict.outcome, Outcome::FalseHit);
+  EXPECT_EQ(verdict.why.check, Check::Abi);
+  EXPECT_EQ(verdict.why.code, Code::Format);
+  EXPECT(verdict.why.in_tier);
+  EXPECT_EQ(verdict.restore_tokens, 0);
+}
+
+HKV_TEST("a group that can be computed again may be left out of the record, and is replayed then") {
+  auto groups = hybrid(16);
+  groups[2].rebuildable = true;
+  groups[2].replay_tokens = 8;
+  World w(groups);
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  std::vector<Selection> window(4);
+  window[2].blocks = {2};
+  EXPECT_EQ(w.cache.evict(*keys, window), 1);
+  w.store(keys, {16});
+  w.forget(*keys);
+  EXPECT_EQ(w.look(keys).restore_tokens, 16);
+  auto back = w.restore(keys, 16);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*back).status, TierStatus::Ok);
+  std::unique_ptr<Lease> lease;
+  const Verdict verdict = w.match(keys, lease);
+  EXPECT_EQ(verdict.usable_tokens, 16);
+  EXPECT_EQ(verdict.resume_tokens, 8);
+  w.expect_bytes(*keys, *lease);
+  w.let_go(lease);
+}
+
+HKV_TEST("without a group of history the boundary record alone is found and restored") {
+  World w({group("state", 1, Rule::Checkpoint, 0, 8)});
+  const auto keys = w.keys(13);
+  w.write(w.keys(12));
+  w.store(keys, {12});
+  w.forget(*keys);
+  const Verdict verdict = w.look(keys);
+  EXPECT_EQ(verdict.matched_tokens, 12);
+  EXPECT_EQ(verdict.restore_tokens, 12);
+  EXPECT_EQ(verdict.remedy, Remedy::Restore);
+  auto back = w.restore(keys, 12);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.look(keys).usable_tokens, 12);
+  w.expect_idle();
+}
+
+HKV_TEST("match_at names the length that a restore would serve, and no other") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {8, 16});
+  w.forget(*keys);
+  std::unique_ptr<Lease> lease;
+  EXPECT_EQ(w.match(keys, lease, 8).restore_tokens, 8);
+  EXPECT_EQ(w.match(keys, lease, 12).restore_tokens, 0);
+  EXPECT(lease == nullptr);
+}
+
+HKV_TEST("a boundary that is none, and a pool that nobody bound, are refused") {
+  World w(hybrid(16));
+  const auto keys = w.keys(16);
+  const auto refused = [&](auto&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.code == ErrorCode::ArgumentError;
+    }
+    return false;
+  };
+  EXPECT(refused([&] { w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{6}, {}); }));
+  EXPECT(refused([&] { w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{20}, {}); }));
+  EXPECT(refused([&] { w.restore(keys, 20); }));
+  EXPECT(refused([&] { w.restore(keys, 0); }));
+}
+
+}  // namespace
+}  // namespace hkv
