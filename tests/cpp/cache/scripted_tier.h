@@ -25,7 +25,7 @@ class ScriptedTier : public Tier {
   explicit ScriptedTier(const TierLimits& limits = {}) : Tier(limits) {}
   ~ScriptedTier() override { close(); }
 
-  TierCaps caps() const override { return {false, true, 64, std::size_t{1} << 30}; }
+  TierCaps caps() const override { return {false, true, depth, std::size_t{1} << 30}; }
   Presence look(const RecordKey& key) const override {
     ++looks;
     const auto found = stored.find(name_of(key));
@@ -56,6 +56,7 @@ class ScriptedTier : public Tier {
   }
   static Name name_of(const RecordKey& key) { return {key.digest.lo, static_cast<int>(key.kind)}; }
 
+  std::size_t depth = 64;
   std::deque<Operation*> waiting;
   std::map<Name, Stored> stored;
   mutable std::int64_t looks = 0;
