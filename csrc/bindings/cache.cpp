@@ -125,6 +125,16 @@ py::dict counters(const CacheBox& box) {
   py::list eager;
   for (int i = 0; i < eager_count; ++i) eager.append(c.read(kEager + i));
   result["eager"] = eager;
+  for (const auto& [name, base] : {std::pair{"restores", kRestores}, std::pair{"offloads", kOffloads}}) {
+    py::list moved;
+    for (int i = 0; i < moved_count * kind_count; ++i) moved.append(c.read(base + i));
+    result[name] = moved;
+  }
+  for (const auto& [name, base] : {std::pair{"load_failures", kLoadFailures}, std::pair{"store_failures", kStoreFailures}}) {
+    py::list failures;
+    for (int i = 0; i < tier_status_count; ++i) failures.append(c.read(base + i));
+    result[name] = failures;
+  }
   result["false_hits"] = false_hits;
   result["lost_tokens"] = lost_tokens;
   return result;
@@ -159,7 +169,7 @@ py::dict eviction_counts(CacheBox& box) {
   return result;
 }
 
-void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host) {
+void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host, const py::object& owners) {
   std::vector<PoolArray> made;
   for (const py::handle item : arrays) {
     const auto t = item.cast<py::tuple>();
@@ -167,6 +177,7 @@ void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host) {
                     t[3].cast<std::int64_t>()});
   }
   box.cache.bind(group, std::move(made), host);
+  box.pools[group] = owners;
 }
 
 }  // namespace
@@ -201,12 +212,17 @@ void bind_cache(py::module_& m) {
       .def(
           "evictable", [](CacheBox& box, int group) { return box.cache.store().evictable(group); },
           py::arg("group"))
+      .def(
+          "free_pages", [](CacheBox& box, int group) { return box.cache.store().pool(group).free_count(); },
+          py::arg("group"))
       .def("eviction_counts", &eviction_counts)
       .def(
           "set_graph_widths",
           [](CacheBox& box, const std::vector<std::int64_t>& widths) { box.cache.set_graph_widths(widths); },
           py::arg("widths"))
-      .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"))
+      .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"),
+           py::arg("owners"))
+      .def("unbind", [](CacheBox& box) { box.pools.clear(); })
       .def(
           "inspect",
           [](const CacheBox& box, const KeyChain& keys, int group, std::int64_t block) {

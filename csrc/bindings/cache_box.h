@@ -4,9 +4,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <map>
 #include <memory>
 #include <vector>
 
+#include "bindings/without_gil.h"
 #include "cache/cache.h"
 
 namespace hkv {
@@ -15,6 +17,12 @@ struct CacheBox {
   CacheBox(Layout layout, std::int64_t blocks, std::vector<Digest16> formats, EvictionOrder order,
            AdmissionLimits admission)
       : cache(std::move(layout), blocks, std::move(formats), order, admission) {}
+  // Transfers end before the memory that they move goes, without the interpreter lock: a tier may need it to end them.
+  ~CacheBox() {
+    if (tier != nullptr) without_gil([this] { cache.detach(); });
+  }
+  std::shared_ptr<Tier> tier;
+  std::map<int, pybind11::object> pools;  // what bound memory belongs to, a group
   HybridCache cache;
 };
 

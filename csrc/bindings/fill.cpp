@@ -69,6 +69,8 @@ void bind_fill(py::module_& m) {
                                }
                                return claimed;
                              })
+      .def_property_readonly(
+          "keys", [](const FillBox& box) { return std::const_pointer_cast<KeyChain>(box.fill->keys); })
       .def("page_ids", &page_ids, py::arg("group"))
       .def("copies", &copies, py::arg("group"))
       .def(

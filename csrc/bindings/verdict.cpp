@@ -174,6 +174,7 @@ PyGetSetDef getters[] = {
     {"_usable_tokens", number<&Verdict::usable_tokens>, nullptr, nullptr, nullptr},
     {"_limit_tokens", number<&Verdict::limit_tokens>, nullptr, nullptr, nullptr},
     {"_resume_tokens", number<&Verdict::resume_tokens>, nullptr, nullptr, nullptr},
+    {"_restore_tokens", number<&Verdict::restore_tokens>, nullptr, nullptr, nullptr},
     {"_lost", lost, nullptr, nullptr, nullptr},
     {"_why", why, nullptr, nullptr, nullptr},
     {"_replay", replay, nullptr, nullptr, nullptr},

@@ -53,11 +53,16 @@ HybridCache::HybridCache(Layout layout, std::int64_t blocks, std::vector<Digest1
   }
 }
 
-HybridCache::~HybridCache() = default;
+HybridCache::~HybridCache() { detach(); }  // while its pages are there
 
 void HybridCache::attach(const TierLink& link) {
   link_ = link;
   transfers_ = std::make_unique<Transfers>(*this);
+}
+
+void HybridCache::detach() {
+  transfers_.reset();
+  link_ = {};
 }
 
 void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host) {

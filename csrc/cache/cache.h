@@ -219,8 +219,13 @@ class HybridCache {
   // From now on blocks are looked for in the tier too, and may be moved to it and back. The tier outlives the cache, and
   // nobody else polls it. Requires: nothing else runs; link.tier not null.
   void attach(const TierLink& link);
-  const TierLink& tier_link() const { return link_; }
-  Transfers& transfers() { return *transfers_; }
+  // Cancels every transfer and waits until the tier let go of every page; then there is no tier.
+  void detach();
+  // The length that a restore would make usable, beyond what is usable now; 0: none. Counts nothing.
+  // Progress: as boundaries.
+  std::int64_t restorable(const KeyChain& keys, std::int64_t limit);
+  bool tiered() const { return transfers_ != nullptr; }
+  Transfers& transfers() const { return *transfers_; }
 
   // ---- looking --------------------------------------------------------------------------------
 

@@ -77,6 +77,19 @@ std::int64_t HybridCache::restorable_above(const Question& question, MatchScratc
   return 0;
 }
 
+std::int64_t HybridCache::restorable(const KeyChain& keys, std::int64_t limit) {
+  if (link_.tier == nullptr) return 0;
+  Question question;
+  question.keys = &keys;
+  question.limit = limit;
+  question.formats = spec_formats_;
+  std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
+  search(question, *scratch);
+  const Verdict verdict = judge(question, *scratch);
+  spare_scratch_.put(std::move(scratch));
+  return verdict.restore_tokens;
+}
+
 void HybridCache::note_restorable(const Question& question, MatchScratch& scratch, Verdict& verdict) const {
   if (verdict.matched_tokens <= verdict.usable_tokens) return;
   const std::int64_t want = question.exactly;

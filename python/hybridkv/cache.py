@@ -16,14 +16,14 @@ from hybridkv.formats import KvFormat
 from hybridkv.holders import Holder, label, seconds
 from hybridkv.keys import BlockKeys
 from hybridkv.lease import Lease
-from hybridkv.running import Running
 from hybridkv.ticket import Ticket, request_label
+from hybridkv.transfers import Tiered
 from hybridkv.verdict import Verdict
 
 _NO_DROP = 0  # the default itself: no other zero skips the check of its type
 
 
-class HybridCache(CacheView, Running):
+class HybridCache(CacheView, Tiered):
     """Block table, state of every block, and leases over the pools of an engine.
 
     Parameters
@@ -45,6 +45,12 @@ class HybridCache(CacheView, Running):
     eviction : {"usability", "lru", "none"}, optional
         What makes room where pages are short: what makes nothing usable first, the least recently released first, or
         nothing (``OutOfPages``; its user evicts).
+    tier : Tier, optional
+        Where prefixes are stored and looked for: :meth:`offload`, :meth:`restore`. The cache has it for itself until
+        it is closed, and polls it.
+    tier_writes : {"none", "through", "back"}, optional
+        Store prefixes in the tier without being asked: never; when a fill is published whole or a ticket is closed; or,
+        in :meth:`poll`, once pages are short, those first that were written longest ago.
 
     Raises
     ------

@@ -24,7 +24,10 @@ from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
 from hybridkv.keys import BlockKeys
 from hybridkv.pools import pool_arrays
+from hybridkv.record_formats import identity_fingerprint, record_formats
 from hybridkv.spec import CacheSpec
+from hybridkv.tier_writes import TierWrites
+from hybridkv.tiers import Tier
 
 if TYPE_CHECKING:
     from hybridkv.ticket import Ticket
@@ -43,6 +46,8 @@ class CacheBase(Uncopied):
         checkpoints: CheckpointPolicy | None = None,
         verify: str = "sampled",
         eviction: str = "usability",
+        tier: Tier | None = None,
+        tier_writes: str = "none",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(spec, CacheSpec):
@@ -67,10 +72,17 @@ class CacheBase(Uncopied):
         self._root: _core.KeyChain | None = None  # of requests that begin without tokens
         self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
         self._graph_widths: dict[str, int] = {}
-        self._bound: dict[str, list[object]] = {}
+        self._bound: set[str] = set()
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
         self._closed = False
+        self.tier = tier
+        self._tier_writes = TierWrites(tier_writes)
+        if tier is not None:
+            if not isinstance(tier, Tier):
+                raise ArgumentError("tier", "a Tier", type(tier).__name__)
+            tier._lend(self)
+            _core.attach_tier(self._core, tier._core, *record_formats(spec), identity_fingerprint(spec.identity))
 
     # -- pools -------------------------------------------------------------------------------------
 
@@ -105,21 +117,22 @@ class CacheBase(Uncopied):
         if self._core.census(index)["free"] != self.pages[group]:
             raise Busy("group", "a pool without pages handed out", group)
         host = made[0].host
-        self._core.bind(index, [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made], host)
-        self._bound[group] = [a.keepalive for a in made]
+        rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
+        self._core.bind(index, rows, host, [a.keepalive for a in made])
+        self._bound.add(group)
 
     # -- life --------------------------------------------------------------------------------------
 
     def poll(self) -> int:
-        """Apply what is due after events.
+        """Apply what is due after events, and what a tier reports of transfers.
 
         Returns
         -------
         int
-            Effects applied.
+            Effects applied, and records settled.
         """
         self._check_usable()
-        return self._deferred.apply_due()
+        return self._deferred.apply_due() + self._poll_transfers()
 
     def reset(self) -> None:
         """Forget every prefix; counters stay.
@@ -147,7 +160,10 @@ class CacheBase(Uncopied):
             return
         self._check_idle()
         self._core.reset()
+        self._core.unbind()
         self._bound.clear()
+        if self.tier is not None:
+            self.tier._give_back(self)
         self._closed = True
 
     # -- arguments ---------------------------------------------------------------------------------
@@ -159,6 +175,9 @@ class CacheBase(Uncopied):
             self._deferred.drop_broken()
             with suppress(Exception):  # what stood behind a broken event
                 self._deferred.apply_due()
+        self._poll_transfers()
+        if self.tier is not None and (moving := _core.live_transfers(self._core)):
+            raise Busy("cache", "no transfer on its way", f"{moving} transfers")
         leases, fills, tickets = counts = self._core.live()
         if any(counts) or self._deferred:
             waiting = len(self._deferred)
@@ -170,6 +189,9 @@ class CacheBase(Uncopied):
         _, fills, tickets = self._core.live()
         ended = sum(isinstance(core, _core.Fill) and core.closed and not core.done for core in self._deferred.owners())
         return bool(tickets or fills > ended or self._core.counters()["pending"])
+
+    def _poll_transfers(self) -> int:
+        return 0 if self.tier is None else _core.poll_transfers(self._core)
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -123,13 +123,15 @@ class Fill(Uncopied):
         self._check_open()
         chosen = self._cache._selection(groups)
         event = checked_event(after)
-        core, lease = self._core, self._lease
+        core, lease, cache = self._core, self._lease, self._cache
         core.check(chosen)
 
         def effect() -> None:
             if core.closed:  # aborted while this waited: the key may be another's to write by now
                 return
             core.publish(chosen)
+            if core.done:
+                cache._written(core.keys)
             # Copies out of shared pages may be due until everything is published.
             if lease is not None and core.done and lease.valid:
                 lease._settle(RELEASED, 0, None)

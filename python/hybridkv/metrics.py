@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hybridkv import _core
 from hybridkv.graph import EAGER_REASONS
 from hybridkv.kinds import REFUSALS, Check, StateKind
+from hybridkv.tiers import TierStatus
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,25 @@ class PageCounts:
     filling: int
     held: int
     cached: int
+
+
+@dataclass(frozen=True)
+class MovedCounts:
+    """Pages of one kind on their way to a tier, or back.
+
+    Attributes
+    ----------
+    attempts : int
+        Pages that were sent, or asked for.
+    successes : int
+        Pages that were stored, or verified and published.
+    bytes : int
+        Bytes of those.
+    """
+
+    attempts: int
+    successes: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,10 @@ class Metrics:
     eager : mapping of str to int
         How often a running request went beyond what graphs were captured for, by reason ("width"); see
         :meth:`HybridCache.set_graph_widths <hybridkv.HybridCache.set_graph_widths>`.
+    restores, offloads : mapping of StateKind to MovedCounts
+        Pages loaded from the tier and stored in it, by the kind of their group.
+    load_failures, store_failures : mapping of str to int
+        Records that could not be loaded or stored, by status ("corrupt", "miss", "timeout", ...).
     pages : mapping of str to PageCounts
         By group.
     states : mapping of StateKind to int
@@ -97,6 +121,10 @@ class Metrics:
     retired: int
     not_admitted: Mapping[str, int]
     eager: Mapping[str, int]
+    restores: Mapping[StateKind, MovedCounts]
+    offloads: Mapping[StateKind, MovedCounts]
+    load_failures: Mapping[str, int]
+    store_failures: Mapping[str, int]
     pages: Mapping[str, PageCounts]
     states: Mapping[StateKind, int]
 
@@ -137,6 +165,11 @@ def read_metrics(core: _core.Cache, groups: Mapping[str, int]) -> Metrics:
     raw["lost_tokens"] = _by_check_and_kind(raw["lost_tokens"])
     raw["not_admitted"] = dict(list(zip(REFUSALS, raw["not_admitted"], strict=True))[1:])
     raw["eager"] = dict(zip(EAGER_REASONS, raw["eager"], strict=True))
+    kinds = len(StateKind)
+    for moved in ("restores", "offloads"):
+        raw[moved] = {kind: MovedCounts(*raw[moved][kind::kinds]) for kind in StateKind}
+    for failures in ("load_failures", "store_failures"):
+        raw[failures] = {TierStatus(i).name.lower(): n for i, n in enumerate(raw[failures]) if n}
     pages = {name: PageCounts(**core.census(index)) for name, index in groups.items()}
     states = {StateKind(kind): count for kind, count in enumerate(core.states())}
     return Metrics(pages=pages, states=states, **raw)

@@ -298,11 +298,11 @@ class Running(CacheBase):
                 deferred.add(core, event, partial(core.settle_advance, core.tokens, until))
 
     def _with_room(self, take: Callable[[], _Result]) -> _Result:
-        """Take pages, once more with what is due after events where there are too few."""
+        """Take pages, once more with what is due after events, or let go by a tier, where there are too few."""
         try:
             return take()
         except OutOfPages:
-            if not self._deferred:
+            if not self._poll_transfers() and not self._deferred:
                 raise
         with suppress(Exception):  # of somebody else's event: poll tells of it
             self._deferred.apply_due()

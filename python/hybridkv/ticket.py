@@ -302,14 +302,19 @@ class Ticket(Uncopied):
         Closed
             It was closed before.
         """
-        core, deferred = self._core, self._cache._deferred
+        core, cache, deferred = self._core, self._cache, self._cache._deferred
         tip, event = flag("keep_tip", keep_tip), checked_event(after)
         self._check_open()
         if event is None:
             deferred.drop_broken(core)  # the way out where an earlier event cannot be asked any more
         due = (event is None and not deferred) or deferred.due(core, event)
         core.close()
-        effect = partial(core.end, tip)
+
+        def effect() -> None:
+            core.end(tip)
+            if cache.tier is not None:
+                cache._written(core.chain())
+
         if due:
             effect()
         else:

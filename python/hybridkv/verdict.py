@@ -36,7 +36,7 @@ class Why(NamedTuple):
         That group's own block index, from the start of the prefix.
     code : str
         missing, partial, stale, expired, lagging, filling, drop, pins, in_tier, format, base, page_stride,
-        row_stride, footer or content.
+        row_stride, footer, content or load.
     detail : str
         One sentence for an operator.
     """
@@ -56,7 +56,8 @@ class Plan:
     Attributes
     ----------
     loads : tuple
-        (group, block) to be restored from a tier; empty without one.
+        (group, block) to be restored from a tier, each group's own blocks, as things are when it is read; empty where
+        there is nothing to restore.
     conversions : tuple
         (group, block) whose bytes are of a convertible format.
     replay : mapping of str to (int, int)
@@ -66,6 +67,8 @@ class Plan:
         usable length writes are masked for every other group.
     exact : bool
         Whether the continuation is bit for bit what recomputation gives.
+    restore_tokens : int
+        Length that becomes usable once all of ``loads`` are restored; 0 where there is nothing to restore.
     """
 
     loads: tuple[tuple[str, int], ...] = ()
@@ -73,6 +76,9 @@ class Plan:
     replay: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     resume_tokens: int = 0
     exact: bool = True
+    restore_tokens: int = 0
+    _keys: BlockKeys | None = field(default=None, repr=False, compare=False)
+    _cache: object = field(default=None, repr=False, compare=False)
 
 
 class Verdict(_core.Verdict):
@@ -95,6 +101,7 @@ class Verdict(_core.Verdict):
     _usable_tokens: int
     _limit_tokens: int
     _resume_tokens: int
+    _restore_tokens: int
     _lost: list[int]
     _why: tuple[int, int, int, str, bool, int] | None
     _replay: list[tuple[int, int]]
@@ -140,7 +147,7 @@ class Verdict(_core.Verdict):
     def remedy(self) -> Remedy:
         """RECOMPUTE, RESTORE, CONVERT or WAIT for what ``why`` names; NONE where nothing was lost."""
         why = self.why
-        if why is not None and why.check is Check.ABI and self._convertible(why):
+        if why is not None and why.check is Check.ABI and why.kind is not StateKind.DISK and self._convertible(why):
             return Remedy.CONVERT
         return Remedy(self._remedy)
 
@@ -152,12 +159,17 @@ class Verdict(_core.Verdict):
         why = self.why
         named = () if why is None else ((why.group, why.block),)
         remedy = self.remedy
+        restore = self._restore_tokens
+        loads = _core.restore_loads(self._cache._core, self._keys._core, restore) if restore else ()
         return Plan(
-            loads=named if remedy is Remedy.RESTORE else (),
+            loads=tuple((names[group], block) for group, block in loads),
             conversions=named if remedy is Remedy.CONVERT else (),
             replay=replay,
             resume_tokens=self._resume_tokens,
             exact=True,
+            restore_tokens=restore,
+            _keys=self._keys,
+            _cache=self._cache,
         )
 
     @property
@@ -206,6 +218,7 @@ def _detail(check: Check, group: str, block: int, code: str, tokens: int) -> str
         "row_stride": f"the pool of {group!r} has a row stride its kernel cannot take",
         "footer": f"the pool of {group!r} has its footer where its kernel does not look",
         "content": f"block {block} of {group!r} does not hold the bytes that were published",
+        "load": f"the record of block {block} of {group!r} could not be loaded from the tier",
     }[code]
     return f"{check.name}: {reason} ({tokens} tokens lost)"
 

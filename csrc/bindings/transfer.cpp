@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offload and restore for Python. No logic; documentation is in hybridkv.transfers.
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "bindings/bindings.h"
+#include "bindings/cache_box.h"
+#include "bindings/without_gil.h"
+#include "cache/transfers.h"
+
+namespace py = pybind11;
+
+namespace hkv {
+namespace {
+
+// A transfer and the cache that moves it.
+struct TransferBox {
+  std::shared_ptr<CacheBox> box;
+  std::shared_ptr<Transfer> transfer;
+};
+
+Key128 key_from(const py::bytes& bytes) {
+  const auto text = static_cast<std::string_view>(bytes);
+  Key128 key;
+  if (text.size() != sizeof key)
+    throw Error(ErrorCode::ArgumentError, "fingerprint", "16 bytes", std::to_string(text.size()));
+  std::memcpy(&key, text.data(), sizeof key);
+  return key;
+}
+
+void attach(CacheBox& box, const std::shared_ptr<Tier>& tier, const py::bytes& block, const py::bytes& boundary,
+            const py::bytes& identity) {
+  box.tier = tier;
+  box.cache.attach({tier.get(), key_from(block), key_from(boundary), key_from(identity)});
+}
+
+TransferOptions options_from(double timeout_s, bool durable, bool pinned, bool prefetch) {
+  TransferOptions options;
+  options.timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9));
+  options.durable = durable;
+  options.pinned = pinned;
+  options.priority = prefetch ? Priority::Prefetch : Priority::Demand;
+  return options;
+}
+
+TransferBox offload(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
+                    const std::vector<std::int64_t>& boundaries, double timeout_s, bool durable, bool pinned) {
+  std::shared_ptr<Transfer> made;
+  without_gil([&] {
+    made = box->cache.transfers().offload(keys, boundaries, options_from(timeout_s, durable, pinned, false));
+  });
+  return {box, made};
+}
+
+TransferBox restore(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
+                    std::int64_t tokens, const std::optional<TicketBox*>& ticket, double timeout_s, bool prefetch) {
+  std::shared_ptr<Transfer> made;
+  Ticket* const right = ticket ? (*ticket)->ticket.get() : nullptr;
+  without_gil([&] {
+    made = box->cache.transfers().restore(keys, tokens, options_from(timeout_s, false, false, prefetch), right);
+  });
+  return {box, made};
+}
+
+py::tuple state(const TransferBox& self) {
+  const TransferState s = self.box->cache.transfers().state_of(*self.transfer);
+  return py::make_tuple(s.finished, s.cancelled, s.tokens, s.records, s.settled, s.ok, s.bytes_total, s.bytes_moved,
+                        s.elsewhere, static_cast<int>(s.status), static_cast<int>(s.damage), s.failed_group,
+                        s.failed_block, s.left_out);
+}
+
+}  // namespace
+
+void bind_transfer(py::module_& m) {
+  py::class_<TransferBox>(m, "Transfer")
+      .def("state", &state)
+      .def("cancel",
+           [](TransferBox& self) { without_gil([&] { self.box->cache.transfers().cancel(*self.transfer); }); });
+  m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"), py::arg("boundary_format"),
+        py::arg("identity"));
+  m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
+        py::arg("durable"), py::arg("pinned"));
+  m.def("restore", &restore, py::arg("cache"), py::arg("keys"), py::arg("tokens"), py::arg("ticket"),
+        py::arg("timeout_s"), py::arg("prefetch"));
+  m.def(
+      "restore_loads",
+      [](const CacheBox& box, const KeyChain& keys, std::int64_t tokens) {
+        return box.cache.transfers().loads(keys, tokens);
+      },
+      py::arg("cache"), py::arg("keys"), py::arg("tokens"));
+  m.def(
+      "restorable",
+      [](CacheBox& box, const KeyChain& keys, std::int64_t limit) { return box.cache.restorable(keys, limit); },
+      py::arg("cache"), py::arg("keys"), py::arg("limit"));
+  m.def(
+      "poll_transfers",
+      [](CacheBox& box) {
+        std::int64_t settled = 0;
+        without_gil([&] { settled = box.cache.transfers().poll(); });
+        return settled;
+      },
+      py::arg("cache"));
+  m.def(
+      "wait_transfers",
+      [](CacheBox& box, double seconds) {
+        without_gil([&] {
+          box.tier->wait(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
+        });
+      },
+      py::arg("cache"), py::arg("seconds"));
+  m.def(
+      "live_transfers", [](const CacheBox& box) { return box.cache.transfers().live(); }, py::arg("cache"));
+}
+
+}  // namespace hkv

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the records of a spec look like, as fingerprints: a record of another one is never read as this one's."""
+
+from __future__ import annotations
+
+from hybridkv.formats import framed_digest
+from hybridkv.group import CacheGroup
+from hybridkv.identity import Identity
+from hybridkv.spec import CacheSpec
+
+RECORD_LAYOUT = 1
+"""Version of how pages become parts of a record; changes with csrc/cache/offload.cpp alone."""
+
+
+def record_formats(spec: CacheSpec) -> tuple[bytes, bytes]:
+    """Return the fingerprints of block records and of boundary records, 16 bytes each.
+
+    What is in them: of every group whose pages the record holds its place in the spec, name, format, block and the
+    sizes of its parts. Of the other groups nothing, so that history outlives a change of the window format.
+    """
+    history = [(place, group) for place, group in enumerate(spec.groups) if group.coverage.rule == 0]
+    states = [(place, group) for place, group in enumerate(spec.groups) if group.coverage.rule != 0]
+    return _fingerprint("block", history), _fingerprint("boundary", states)
+
+
+def identity_fingerprint(identity: Identity) -> bytes:
+    """Return 16 bytes that tell identities apart, for who looks into a store; it says nothing about the salt."""
+    items = [(name, getattr(identity, name)) for name in ("model", "weights", "adapter", "extra")]
+    return framed_digest("hybridkv.identity", items)
+
+
+def _fingerprint(kind: str, groups: list[tuple[int, CacheGroup]]) -> bytes:
+    items: list[tuple[str, object]] = [("kind", kind), ("layout", RECORD_LAYOUT)]
+    for place, group in groups:
+        sizes = tuple(group.parts.items()) if group.parts else (group.page_bytes, group.layer_count)
+        items += [
+            ("place", place),
+            ("name", group.name),
+            ("format", group.fingerprint),
+            ("coverage", (group.coverage.rule, group.coverage.parameter)),
+            ("block", group.block_tokens),
+            ("sizes", sizes),
+        ]
+    return framed_digest("hybridkv.record", items)

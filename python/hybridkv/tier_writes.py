@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a published prefix is stored in the tier without being asked for: at once, before it may be evicted, or never."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from hybridkv import _core
+from hybridkv.errors import ArgumentError
+from hybridkv.kinds import StateKind
+
+if TYPE_CHECKING:
+    from hybridkv.transfers import Tiered
+
+TIER_WRITES = ("none", "through", "back")
+
+LOW_FREE = 0.1
+"""Of a pool: where less is free, eviction is near, and prefixes that are not stored would be lost to it."""
+
+CLEAN_SHARE = 0.25
+"""Of the units that hold a page: so many are to be stored while eviction is near, those least recently written first."""
+
+_MOST_UNSTORED = 4096  # prefixes remembered; beyond, the oldest is stored at once
+
+
+class TierWrites:
+    """Prefixes that were published and are not stored yet.
+
+    Write-back never delays an eviction: what is evicted before it was stored is lost to the tier, as without one. It
+    stores the prefixes that were written longest ago, since those are the next to go.
+
+    Parameters
+    ----------
+    mode : {"none", "through", "back"}
+        Never by itself; when a fill is published whole or a ticket is closed; or once eviction is near.
+
+    Raises
+    ------
+    ArgumentError
+        Another mode.
+    """
+
+    def __init__(self, mode: str) -> None:
+        if not isinstance(mode, str) or mode not in TIER_WRITES:
+            raise ArgumentError("tier_writes", f"one of {list(TIER_WRITES)}", mode)
+        self.mode = mode
+        self._unstored: OrderedDict[bytes, _core.KeyChain] = OrderedDict()
+        self._running: list[_core.Transfer] = []
+        self._warned = False
+
+    def note(self, cache: Tiered, keys: _core.KeyChain) -> None:
+        """Take note of a prefix that was published."""
+        if self.mode == "none" or keys.end_unit == 0:
+            return
+        if self.mode == "through":
+            self._store(cache, keys)
+            return
+        name = keys.digests[-1].tobytes()
+        self._unstored[name] = keys
+        self._unstored.move_to_end(name)
+        if len(self._unstored) > _MOST_UNSTORED:
+            self._store(cache, self._unstored.popitem(last=False)[1])
+
+    def store_due(self, cache: Tiered) -> None:
+        """Store what eviction may take next, the longest unwritten first, one prefix at a time."""
+        self._running = [core for core in self._running if not core.state()[0]]
+        if self._unstored and not self._running and self._is_due(cache):
+            self._store(cache, self._unstored.popitem(last=False)[1])
+
+    def _is_due(self, cache: Tiered) -> bool:
+        core = cache._core
+        free = min(core.free_pages(index) / pages for index, pages in enumerate(cache.pages.values()))
+        if free >= LOW_FREE:
+            return False
+        states = core.states()
+        return bool(states[StateKind.DISK] < CLEAN_SHARE * max(states[: StateKind.DISK]))
+
+    def _store(self, cache: Tiered, keys: _core.KeyChain) -> None:
+        try:
+            self._running.append(cache._offload(keys, keys.end_unit * keys.unit_tokens))
+        except ArgumentError as error:  # of the pools: they may be bound later
+            if not self._warned:
+                warnings.warn(f"hybridkv: published prefixes are not stored in the tier: {error}", RuntimeWarning, 2)
+            self._warned = True
