@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "cache/scripted_tier.h"
+#include "cache/held_tier.h"
 #include "sim/ticket_draws.h"
 #include "testing.h"
 
@@ -135,7 +135,7 @@ class World {
     EXPECT_EQ(index(cache.store().verify()), index(no_descriptor));
   }
 
-  ScriptedTier tier;
+  HeldTier tier;
   std::vector<std::vector<std::uint8_t>> pools;
   HybridCache cache;
 };
@@ -208,9 +208,9 @@ HKV_TEST("the longest boundary record whose history is there is the one restored
   w.store(keys, {4, 12});
   w.forget(*keys);
   EXPECT_EQ(w.look(keys).restore_tokens, 12);
-  w.tier.stored.erase(ScriptedTier::name_of({keys->keys()[2], {}, RecordKind::Block}));
+  w.tier.stored.erase(HeldTier::name_of({keys->keys()[2], {}, RecordKind::Block}));
   EXPECT_EQ(w.look(keys).restore_tokens, 4);
-  w.tier.stored.erase(ScriptedTier::name_of({keys->keys()[0], {}, RecordKind::Block}));
+  w.tier.stored.erase(HeldTier::name_of({keys->keys()[0], {}, RecordKind::Block}));
   EXPECT_EQ(w.look(keys).outcome, Outcome::Miss);
 }
 

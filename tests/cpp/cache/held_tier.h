@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier that does nothing until told: the test decides which operation ends when, and how.
+// A tier that keeps its records, and does nothing until told: the test decides which operation ends when, and how.
 //
 // Thread safety: one thread.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace hkv {
 
-class ScriptedTier : public Tier {
+class HeldTier : public Tier {
  public:
   struct Stored {
     std::vector<std::byte> envelope, payload;
@@ -22,8 +22,8 @@ class ScriptedTier : public Tier {
   };
   using Name = std::pair<std::uint64_t, int>;
 
-  explicit ScriptedTier(const TierLimits& limits = {}) : Tier(limits) {}
-  ~ScriptedTier() override { close(); }
+  explicit HeldTier(const TierLimits& limits = {}) : Tier(limits) {}
+  ~HeldTier() override { close(); }
 
   TierCaps caps() const override { return {false, true, depth, std::size_t{1} << 30}; }
   Presence look(const RecordKey& key) const override {
