@@ -29,7 +29,7 @@ from hybridkv.arguments import count, flag, length
 from hybridkv.errors import ArgumentError
 
 _LEAST_OBSERVED = 3
-_LONGEST_S = 10**300  # a float has it
+_LONGEST_S = Fraction(10**300)  # a float has it
 _FASTEST = 1e18  # of anything, a second
 
 

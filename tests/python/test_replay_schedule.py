@@ -165,6 +165,15 @@ def test_the_distance_is_enough_at_every_length_and_reached(spec: hk.CacheSpec) 
         assert found == distance
 
 
+def test_a_tail_above_a_chunk_pushes_back_into_the_chunk_before() -> None:
+    kv, chunk = group("kv", hk.Prefix(), [0, 1]), group("c", hk.Chunk(8), [0, 1])
+    alone = hk.CacheSpec(1, [kv, chunk])
+    beside = hk.CacheSpec(1, [kv, chunk, group("overlap", hk.Checkpoint(), [1], rows_per_page=1, format=OVERLAP)])
+    assert replay_distance(alone) == 7
+    schedule = exact_replay(beside, 64, triangular=True)  # the overlap is of token 63, in the chunk from 56 on
+    assert schedule is not None and schedule.resume_tokens == 56 == 64 - 8 and replay_distance(beside) >= 8
+
+
 @settings(max_examples=150, deadline=None)
 @given(specs(), st.data())
 def test_a_match_over_the_rebuilt_spec_replays_enough(spec: hk.CacheSpec, data: st.DataObject) -> None:
