@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover - only a broken installation co
 from hybridkv.admission import Admission
 from hybridkv.cache import HybridCache
 from hybridkv.checkpoints import CheckpointPolicy
+from hybridkv.cost import Bandwidth, Candidate, Choice, CostModel, Observations
 from hybridkv.coverage import Checkpoint, Chunk, Prefix, Window
 from hybridkv.errors import (
     ArgumentError,
@@ -47,6 +48,7 @@ from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
 from hybridkv.verdict import Plan, Verdict, Why, intersect
+from hybridkv.windows import KeepWindows
 
 from hybridkv import formats, graph, ops, reference  # isort: skip  (hk.formats.compatible, hk.ops.gather)
 
@@ -58,16 +60,20 @@ __version__ = "0.1.0"
 __all__ = [
     "Admission",
     "ArgumentError",
+    "Bandwidth",
     "BlockInfo",
     "BlockKeys",
     "Busy",
     "CacheGroup",
     "CacheSpec",
+    "Candidate",
     "Check",
     "Checkpoint",
     "CheckpointPolicy",
+    "Choice",
     "Chunk",
     "Closed",
+    "CostModel",
     "EvictionPolicy",
     "Fill",
     "FillClosed",
@@ -75,6 +81,7 @@ __all__ = [
     "HybridCache",
     "HybridKVError",
     "Identity",
+    "KeepWindows",
     "KernelContract",
     "KvFormat",
     "Leak",
@@ -84,6 +91,7 @@ __all__ = [
     "Metrics",
     "Need",
     "NotAdmitted",
+    "Observations",
     "OutOfPages",
     "Outcome",
     "PageCounts",
