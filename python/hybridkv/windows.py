@@ -2,7 +2,7 @@
 """Which boundaries of a prefix keep their windows and tails in a tier, and how a hit elsewhere resumes: as data.
 
 History (``Prefix`` groups) is always kept, block by block. What a resume at a length needs besides, its *states*,
-costs as many bytes as a thousand tokens of history and more, and is kept in one *boundary record* of that length:
+costs about as many bytes as a thousand tokens of history, and is kept in one *boundary record* of that length:
 windows, tails, overlap, of a tip the partial history pages, all of them or none. A record of window rows alone would
 not do: where history is compressed with overlap, the first entry after the boundary draws on the last window before
 it, and running those tokens again wants window rows from before the record's first. So there is no policy that keeps
@@ -20,6 +20,7 @@ Prompt end and output end, where the next turn of a conversation comes, are kept
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -125,7 +126,7 @@ class WindowPlan:
 
 
 @dataclass(frozen=True)
-class _Windows:
+class _Windows(ABC):
     """What both types share: which boundaries are kept, and the plans of a hit."""
 
     ends: bool = field(default=True, kw_only=True)
@@ -135,9 +136,9 @@ class _Windows:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ends", flag("ends", self.ends))
 
+    @abstractmethod
     def period_tokens(self, spec: CacheSpec) -> int | None:
         """Return the distance of kept boundaries in tokens, a multiple of the spec's step; None: no such."""
-        raise NotImplementedError
 
     def check(self, spec: CacheSpec) -> None:
         """Refuse a spec whose prefixes this policy would give back wrong or not at all.
@@ -248,8 +249,8 @@ class _Windows:
         Returns
         -------
         tuple of WindowPlan
-            By length, the first of them for 0: computing all. One of replay, if any, comes after that of a record at
-            the same length.
+            By length, the first of them for 0: computing all. At most one of replay, at the last aligned length; it
+            comes after that of a record there.
 
         Raises
         ------
@@ -267,8 +268,9 @@ class _Windows:
             plans.append(_plan(spec, aligned, replay))
         return tuple(sorted(plans, key=lambda plan: plan.tokens))
 
+    @abstractmethod
     def _replay(self, spec: CacheSpec, tokens: int) -> ReplaySchedule | BoundedReplay | None:
-        raise NotImplementedError
+        """Return the replay that makes states at an aligned length; None: there is none."""
 
 
 @dataclass(frozen=True)
