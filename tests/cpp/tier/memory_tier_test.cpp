@@ -20,6 +20,7 @@ class HeldTier : public MemoryTier {
     frozen_ = true;
   }
   void thaw() {
+    const std::lock_guard one_at_a_time(thaw_mutex_);  // so that `end` waits for what another thread lets go of
     std::vector<Operation*> held;
     {
       const std::lock_guard lock(mutex_);
@@ -54,7 +55,7 @@ class HeldTier : public MemoryTier {
   }
 
  private:
-  std::mutex mutex_;
+  std::mutex mutex_, thaw_mutex_;
   std::vector<Operation*> held_;
   bool frozen_ = false;
   RecordKey corrupt_;
