@@ -126,6 +126,7 @@ void AdapterTier::drop(const Operation& operation) {
   Operation discard;
   discard.kind = Operation::Kind::Remove;
   discard.key = operation.key;
+  known_->forget(operation.key);
   ask(discard);  // whatever it says: nothing more can be done
 }
 
@@ -145,8 +146,21 @@ void AdapterTier::run() {
     lock.unlock();
     const Answer answer = ask(*operation);
     if (answer.status == TierStatus::Corrupt) drop(*operation);
+    note(*operation, answer.status);
     finish(operation, answer.status, answer.damage);
     lock.lock();
+  }
+}
+
+void AdapterTier::note(const Operation& operation, TierStatus status) {
+  const bool here = operation.kind != Operation::Kind::Remove && operation.kind != Operation::Kind::Flush;
+  if (status == TierStatus::Ok && here) {
+    const bool read =
+        operation.kind == Operation::Kind::Get && operation.envelope.size() >= envelope_fixed_bytes;
+    known_->note(operation.key,
+                 read ? std::to_integer<std::uint8_t>(operation.envelope[7]) : operation.flags);
+  } else if (status == TierStatus::Ok || status == TierStatus::Miss) {
+    known_->forget(operation.key);
   }
 }
 

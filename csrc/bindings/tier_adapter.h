@@ -19,10 +19,12 @@
 
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "tier/known_records.h"
 #include "tier/tier.h"
 
 namespace hkv {
@@ -42,6 +44,8 @@ class AdapterTier : public Tier {
   ~AdapterTier() override = default;
 
   TierCaps caps() const override;
+  // What was lately put, got or probed here; Progress: wait-free.
+  Presence look(const RecordKey& key) const override { return known_->look(key); }
   // For a process that ends while the engine does not return. Requires: no GIL; the tier is leaked.
   void abandon();
 
@@ -58,12 +62,14 @@ class AdapterTier : public Tier {
   };
 
   void run();
+  void note(const Operation& operation, TierStatus status);
   Answer ask(Operation& operation);
   Answer asked(Operation& operation);
   Answer take(Operation& operation, pybind11::handle envelope, pybind11::handle buffers);
   void count(std::uint64_t read, std::uint64_t written);
 
   const AdapterOptions options_;
+  const std::unique_ptr<KnownRecords> known_ = std::make_unique<KnownRecords>();
   PyObject* engine_;  // a reference of ours, given back by `end`
   mutable std::mutex mutex_;
   std::condition_variable wake_, entered_;

@@ -98,6 +98,12 @@ void bind_transfer(py::module_& m) {
       },
       py::arg("cache"), py::arg("keys"), py::arg("limit"));
   m.def(
+      "ask_tier",
+      [](const CacheBox& box, const KeyChain& keys, double timeout_s) {
+        return box.cache.transfers().ask(keys, options_from(timeout_s, false, false, true));
+      },
+      py::arg("cache"), py::arg("keys"), py::arg("timeout_s"));
+  m.def(
       "poll_transfers",
       [](CacheBox& box) {
         std::int64_t settled = 0;

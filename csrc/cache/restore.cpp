@@ -5,6 +5,11 @@
 #include "cache/transfers.h"
 
 namespace hkv {
+namespace {
+
+constexpr std::size_t most_asked = 1024;  // records of one question: of a longer prefix the beginning
+
+}  // namespace
 
 // Own blocks of each group that a resume at the length needs; of those that can be computed again what is stored.
 std::vector<Selection> Transfers::needed_for(const KeyChain& keys, std::int64_t tokens) const {
@@ -107,6 +112,25 @@ void Transfers::make_private(Transfer& transfer, Transfer::Record& record) {
     Fill::Entry& entry = transfer.fill->entries[page.group][page.entry];
     if (entry.state == Fill::State::Claimed) cache_.stay_private(page.group, entry);
   }
+}
+
+std::int64_t Transfers::ask(const KeyChain& keys, const TransferOptions& options) const {
+  Tier& tier = *cache_.link_.tier;
+  if (tier.caps().index) return 0;
+  std::vector<RecordKey> unknown;
+  const auto add = [&](RecordKind kind, std::int64_t unit) {
+    const RecordKey key = cache_.link_.record(kind, keys.keys()[unit - 1]);
+    if (unknown.size() < most_asked && tier.look(key).answer == Presence::Answer::Unknown)
+      unknown.push_back(key);
+  };
+  for (std::int64_t unit = 1; unit <= keys.end_unit(); ++unit) {
+    if (records_history_at(unit)) add(RecordKind::Block, unit);
+    if (unit % cache_.layout_.step_units == 0) add(RecordKind::Boundary, unit);
+  }
+  BatchId batch{};
+  if (unknown.empty()) return 0;
+  const TierStatus taken = tier.probe(unknown, TierClock::now() + options.timeout, batch);
+  return taken == TierStatus::Ok ? std::ssize(unknown) : 0;
 }
 
 std::vector<std::pair<int, std::int64_t>> Transfers::loads(const KeyChain& keys, std::int64_t tokens) const {

@@ -43,16 +43,20 @@ enum class TierAnswer : std::uint8_t {
 // reason, until the block is here again. Direct-mapped: the newest of two that meet is kept.
 class FailedLoads {
  public:
-  void note(Key128 key) { slot(key).store(key.hi | 1); }
-  void forget(Key128 key) {
-    Hint<std::uint64_t>& place = slot(key);
-    if (place.load() == (key.hi | 1)) place.store(0);
+  void note(RecordKind kind, Key128 digest) { slots_[place_of(kind, digest)].store(digest.hi | 1); }
+  void forget(RecordKind kind, Key128 digest) {
+    Hint<std::uint64_t>& place = slots_[place_of(kind, digest)];
+    if (place.load() == (digest.hi | 1)) place.store(0);
   }
-  bool has(Key128 key) const { return const_cast<FailedLoads*>(this)->slot(key).load() == (key.hi | 1); }
+  bool has(RecordKind kind, Key128 digest) const {
+    return slots_[place_of(kind, digest)].load() == (digest.hi | 1);
+  }
 
  private:
   static constexpr std::size_t places = 4096;
-  Hint<std::uint64_t>& slot(Key128 key) { return slots_[key.lo % places]; }
+  static std::size_t place_of(RecordKind kind, Key128 digest) {
+    return (digest.lo * 2 + (kind == RecordKind::Boundary ? 1 : 0)) % places;
+  }
   std::array<Hint<std::uint64_t>, places> slots_{};
 };
 

@@ -12,7 +12,7 @@ namespace hkv {
 
 TierAnswer HybridCache::ask_tier(Key128 digest, RecordKind kind) const {
   if (link_.tier == nullptr) return TierAnswer::Absent;
-  if (failed_loads_.has(digest)) return TierAnswer::Failed;
+  if (failed_loads_.has(kind, digest)) return TierAnswer::Failed;
   switch (link_.tier->look(link_.record(kind, digest)).answer) {
     case Presence::Answer::Here: return TierAnswer::Here;
     case Presence::Answer::OtherFormat: return TierAnswer::OtherFormat;

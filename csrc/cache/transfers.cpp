@@ -174,7 +174,7 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
     const Count base = storing ? kOffloads : kRestores;
     count_pages(base, Moved::Successes, record);
     count_pages(base, Moved::Bytes, record);
-    cache_.failed_loads_.forget(record.key.digest);
+    cache_.failed_loads_.forget(record.key.kind, record.key.digest);
   } else {
     fail(transfer, index, done.status, done.damage);
   }
@@ -205,7 +205,7 @@ void Transfers::fail(Transfer& transfer, std::size_t index, TierStatus status, D
   const bool storing = transfer.kind == TransferKind::Offload;
   cache_.counters_.add((storing ? kStoreFailures : kLoadFailures) + static_cast<int>(status), 1);
   if (!storing && status != TierStatus::Cancelled && status != TierStatus::Closed)
-    cache_.failed_loads_.note(record.key.digest);
+    cache_.failed_loads_.note(record.key.kind, record.key.digest);
   if (transfer.status != TierStatus::Ok) return;
   transfer.status = status;
   transfer.damage = damage;

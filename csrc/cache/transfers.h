@@ -39,6 +39,10 @@ class Transfers {
   // (group, own block) that a restore at that length would load now. Progress: wait-free.
   std::vector<std::pair<int, std::int64_t>> loads(const KeyChain& keys, std::int64_t tokens) const;
 
+  // Of a tier that has no index: asks it for the records of a prefix that it is not known to have, so that later matches
+  // know. Returns: how many are asked for; 0 also where it has no room for the question now. Progress: as poll.
+  std::int64_t ask(const KeyChain& keys, const TransferOptions& options) const;
+
   // Effect: what waits is not sent, what is queued in the tier is taken back; what moves goes on.
   void cancel(Transfer& transfer);
   // Takes what the tier reports and sends what waits. Returns: records settled.

@@ -233,7 +233,8 @@ class Tiered(Running):
         plan : Plan
             ``verdict.plan`` of a match of this cache whose remedy is RESTORE.
         ticket : Ticket, optional
-            Take the pages under this request's right to memory. Default: pages that no request was promised.
+            Take the pages under this request's right to memory: for rolling states that needs one admitted with
+            ``states=1`` or more. Default: pages that no request was promised.
         prefetch : bool
             Behind all loads that somebody waits for.
         timeout_s : float
@@ -270,7 +271,8 @@ class Tiered(Running):
     def prefetch(self, keys: BlockKeys, *, timeout_s: float = TIMEOUT_S) -> Transfer | None:
         """Begin to load what a queued request will need, behind all loads that somebody waits for.
 
-        Counts no look-up.
+        Counts no look-up. A tier that has no index in memory (a :class:`~hybridkv.TierAdapter`) knows of what was stored,
+        read or asked for since it was opened; the first call asks it for the rest, and a later one finds.
 
         Parameters
         ----------
@@ -290,8 +292,9 @@ class Tiered(Running):
             As :meth:`restore`.
         """
         core_keys = self._tier_keys(keys)
+        asked = _core.ask_tier(self._core, core_keys, _duration(timeout_s))
         tokens = _core.restorable(self._core, core_keys, keys.tokens)
-        if not tokens:
+        if not tokens or asked:
             return None
         plan = Plan(restore_tokens=tokens, _keys=keys, _cache=self)
         return self.restore(plan, prefetch=True, timeout_s=timeout_s)

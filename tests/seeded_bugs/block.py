@@ -73,8 +73,8 @@ BUGS = [
         "published without its page id",
         "a page becomes visible before its id is filed",
         STORE,
-        "  set_page(id, group, page);\n  return true;",
-        "  return true;",
+        "  set_page(id, group, page);\n  if (how ==",
+        "  if (how ==",
         "sim.word_test",
     ),
     Bug(
@@ -118,9 +118,9 @@ BUGS = [
         "the page ids are read after the CAS that gives them up: the next owner's may stand there",
         STORE,
         "    const PageId held = page(seen.id, group);\n    Descriptor& d = descriptors_[index(seen.id)];\n"
-        "    if (!d.try_give_up(at_slot.which, word, *next)) continue;",
+        "    if (!d.try_give_up(at_slot.which, word, next->without_tier_only())) continue;",
         "    Descriptor& d = descriptors_[index(seen.id)];\n"
-        "    if (!d.try_give_up(at_slot.which, word, *next)) continue;\n"
+        "    if (!d.try_give_up(at_slot.which, word, next->without_tier_only())) continue;\n"
         "    const PageId held = page(seen.id, group);",
         "sim.pairs_test",
     ),

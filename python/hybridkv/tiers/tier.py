@@ -30,6 +30,7 @@ from hybridkv.tiers.records import (
     TierUsage,
     chosen,
 )
+from hybridkv.windows import ApproximateWindows, KeepWindows
 
 _NONE = bytes(16)
 _SLICE_SECONDS = 0.1  # of a wait, so that signals are served
@@ -52,6 +53,9 @@ class Tier(Uncopied):
     has ended. After three calls in a row that time out or find the tier unreachable, everything is answered
     ``UNAVAILABLE`` at once for a second, then for two, up to thirty; in between one item is tried.
 
+    A cache that is made with a tier has it for itself until it is closed: nobody else polls it then. What the cache stores
+    of the boundaries it offloads is said by ``windows``, a :class:`~hybridkv.KeepWindows`.
+
     Any thread may call. :meth:`close` it, or use it in a ``with`` block; one that is collected, or alive when the
     interpreter ends, is closed. Behind a fork the child's copy is closed to it.
 
@@ -65,6 +69,8 @@ class Tier(Uncopied):
     def __init__(self, core: _core.Tier, most_items: int) -> None:
         self._core = core
         self._most_items = most_items
+        self._user: weakref.ref[object] | None = None  # the cache that has it for itself
+        self.windows: KeepWindows | ApproximateWindows = KeepWindows.all()
         self._held: dict[tuple[int, int], list[_Bytes]] = {}  # arrays by batch and item, until their release
         self._lock = threading.Lock()  # held over ask and filing, so that no report comes before the filing
         self._end = weakref.finalize(self, _shut, core, self._held)
@@ -224,6 +230,21 @@ class Tier(Uncopied):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    # ---- a cache above -----------------------------------------------------------------------------
+
+    def _lend(self, cache: object) -> None:
+        """Give the tier to one cache, which polls it alone."""
+        self._core.here()
+        with self._lock:
+            if self._user is not None and self._user() is not None:
+                raise Busy("tier", "a tier that no other cache has", "one that is lent")
+            self._user = weakref.ref(cache)
+
+    def _take_back(self, cache: object) -> None:
+        with self._lock:
+            if self._user is not None and self._user() is cache:
+                self._user = None
 
     def _taken(self, answer: tuple[int, int], arrays: Sequence[Sequence[_CorePart]]) -> int:
         status, batch = answer
