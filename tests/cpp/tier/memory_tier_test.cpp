@@ -20,7 +20,8 @@ class HeldTier : public MemoryTier {
     frozen_ = true;
   }
   void thaw() {
-    const std::lock_guard one_at_a_time(thaw_mutex_);  // so that `end` waits for what another thread lets go of
+    const std::lock_guard one_at_a_time(
+        thaw_mutex_);  // so that `end` waits for what another thread lets go of
     std::vector<Operation*> held;
     {
       const std::lock_guard lock(mutex_);
