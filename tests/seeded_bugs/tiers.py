@@ -202,7 +202,7 @@ BUGS = [
         old="    unfile(parent);\n    node->next_sibling",
         new="    node->next_sibling",
         caught_by="tier.memory_tier_test",
-        only="suffix goes before prefix",
+        only="random puts",
     ),
     Bug(
         name="arrays let go at the first report",
