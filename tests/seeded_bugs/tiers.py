@@ -210,14 +210,14 @@ BUGS = [
         file="python/hybridkv/tiers/tier.py",
         old="                if report.released:",
         new="                if not report.late:",
-        caught_by="tests/python/test_tiers_life.py::test_arrays_of_an_ask_live_until_their_release",
+        caught_by="tests/python/test_tiers.py::test_a_call_past_its_deadline_is_quarantined_and_reported_again",
     ),
     Bug(
         name="buffer that is not contiguous handed on",
         what="an adapter's strided buffer is not refused with its reason",
         file="python/hybridkv/tiers/adapter.py",
         old="        if not all(buffer.c_contiguous for buffer in buffers):",
-        new="        if not buffers:",
+        new="        if buffers is None:",
         caught_by="tests/python/test_tiers.py::test_whatever_an_adapter_returns_is_never_ok_with_other_bytes",
     ),
 ]
