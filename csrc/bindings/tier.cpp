@@ -42,9 +42,11 @@ class TierBox {
     }
     return *tier_;
   }
-  void abandon() {
+  // `keep`: what a call that never returns may still use; it is never freed.
+  void abandon(py::object keep) {
     here();
     abandoned_ = true;
+    keep.release();
     if (adapter_ != nullptr) without_gil([&] { adapter_->abandon(); });
   }
 
@@ -273,7 +275,7 @@ void bind_tier(py::module_& m) {
           },
           py::arg("seconds"))
       .def("here", [](const TierBox& box) { box.here(); })
-      .def("abandon", &TierBox::abandon)
+      .def("abandon", &TierBox::abandon, py::arg("keep"))
       .def("usage", &usage)
       .def("caps",
            [](const TierBox& box) {
