@@ -238,7 +238,7 @@ void bind_tier(py::module_& m) {
           },
           py::arg("seconds"))
       .def("here", [](const TierBox& box) { box.here(); })
-      .def("abandon", &TierBox::abandon)
+      .def("abandon", &TierBox::abandon, py::arg("keep"))
       .def("usage", &usage)
       .def("caps",
            [](const TierBox& box) {

@@ -35,9 +35,11 @@ class TierBox {
     }
     return *tier_;
   }
-  void abandon() {
+  // `keep`: what a call that never returns may still use; it is never freed.
+  void abandon(pybind11::object keep) {
     here();
     abandoned_ = true;
+    keep.release();
     if (adapter_ != nullptr) without_gil([&] { adapter_->abandon(); });
   }
 

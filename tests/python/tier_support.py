@@ -133,6 +133,10 @@ class DictTier(hk.TierAdapter):
         self.gate.wait()
         self.synced += 1
 
+    def __exit__(self, *exception: object) -> None:
+        self.gate.set()  # also where a test failed while it was shut
+        super().__exit__(*exception)
+
 
 def labels_of(envelope: bytes) -> list[tuple[int, int, int, int]]:
     """Labels out of an envelope's part table, as docs/record-format.md has it."""

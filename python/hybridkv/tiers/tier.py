@@ -7,7 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ from hybridkv.windows import ApproximateWindows, KeepWindows
 _NONE = bytes(16)
 _SLICE_SECONDS = 0.1  # of a wait, so that signals are served
 _GRACE_SECONDS = 2.0  # for calls under way when a tier is collected or the interpreter ends
-_ABANDONED: list[object] = []  # tiers whose engine did not return, and the arrays that it may still use
 
 _Bytes = npt.NDArray[np.uint8]
 _CorePart = tuple[_Bytes, int, int, int, int]
@@ -225,7 +224,7 @@ class Tier(Uncopied):
         """Largest record that it takes, envelope (128 bytes and 32 a part) included, in bytes."""
         return self._core.caps()[3]
 
-    def __enter__(self) -> Tier:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -276,12 +275,10 @@ def limits(
 def _shut(core: _core.Tier, held: dict[tuple[int, int], list[_Bytes]]) -> None:
     """Close what nobody closed; where its engine does not return, leave it and what it may still use as they are."""
     try:
-        if core.close_by(_GRACE_SECONDS):
-            return
-        core.abandon()
-    except Closed:  # of the process that this one was forked from
+        if not core.close_by(_GRACE_SECONDS):
+            core.abandon(held)
+    except Closed:  # it is of the process that this one was forked from
         pass
-    _ABANDONED.append((core, held))
 
 
 def _in_slices(step: Any, timeout: float | None) -> bool:
