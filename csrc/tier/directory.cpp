@@ -39,17 +39,17 @@ bool one_component(const std::string& name) {
   throw Error{ErrorCode::TierError, "path", expected, path + ": " + got};
 }
 
-void sync_parent(const std::string& path) {
+// Returns: 0 or -errno.
+int sync_parent(const std::string& path) {
   std::string parent = path;
   while (parent.size() > 1 && parent.back() == '/') parent.pop_back();
   const std::size_t slash = parent.rfind('/');
   parent = slash == std::string::npos ? "." : slash == 0 ? "/" : parent.substr(0, slash);
   const int fd = retried([&] { return ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-  const int result = fd < 0 ? fd : retried([&] { return ::fsync(fd); });
-  if (fd >= 0) ::close(fd);
-  if (result < 0 && result != -EINVAL) {  // EINVAL: the file system has no sync of directories
-    refuse(path, "a directory whose parent can be synced", std::strerror(-result));
-  }
+  if (fd < 0) return fd;
+  const int result = retried([&] { return ::fsync(fd); });
+  ::close(fd);
+  return result == -EINVAL ? 0 : result;  // the file system has no sync of directories
 }
 
 int open_directory_at(const std::string& path) {
@@ -65,13 +65,11 @@ int open_directory_at(const std::string& path) {
     if (!ours) refuse(path, "a directory of this user", "one of user " + std::to_string(status.st_uid));
     refuse(path, "a directory that only its owner can write (chmod go-w)", "one that others can write");
   }
-  if (made) {
-    try {
-      sync_parent(path);
-    } catch (...) {
-      ::close(fd);
-      throw;
-    }
+  // Even if it was there: who made it may have been killed before this. Whoever may not read the parent did not make it.
+  const int synced = sync_parent(path);
+  if (synced < 0 && (made || (synced != -EACCES && synced != -EPERM))) {
+    ::close(fd);
+    refuse(path, "a directory whose parent can be synced", std::strerror(-synced));
   }
   return fd;
 }

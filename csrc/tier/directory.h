@@ -9,7 +9,7 @@
 //  2. Nobody else writes in the directory: it is made with mode 0700 and files with 0600; one that is there must belong
 //     to this user (or this user is root) and not be writable by group or others. The path itself may lead through
 //     symbolic links, as that of PostgreSQL's data directory may: whoever may place them may also name another path.
-//  3. A directory that was made survives a power cut, and so does what is in it: its parent is synced.
+//  3. What is durable in the directory is not lost with the directory's own name: its parent is synced at every opening.
 //  4. At most one Io has the lock: flock of the directory itself, which no removed lock file can get around. A child
 //     that this process forks holds it too, until it ends or the Io is destroyed.
 //  5. A file that is opened for direct I/O can do it with the alignment told: the kernel says so, or a read was tried.

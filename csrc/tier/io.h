@@ -41,10 +41,12 @@ struct IoAlignment {
 
 class Io {
  public:
+  // Waits until everything submitted is done, however long that takes: its memory may be written until then.
   virtual ~Io() = default;
 
   // ---- names, blocking; each returns 0 or -errno ----------------------------------------------
-  // Names are relative to the directory that the Io was made for.
+  // Names are single components, relative to the directory that the Io was made for; others are -EINVAL. Links are not
+  // followed (-ELOOP), and what is no regular file is not opened (-EINVAL).
   enum class Mode : std::uint8_t {
     Read,
     Write,
@@ -64,7 +66,8 @@ class Io {
 
   // ---- data -----------------------------------------------------------------------------------
   // Effect: hands the request over; it is done when `wait` gives it back. Never waits for the device.
-  // Requires: at most `depth()` requests at a time; alignment as told.
+  // Requires: at most `depth()` requests at a time; alignment as told; at most 1024 pieces; a thread that lives until
+  // the request is done. The file system may refuse to preallocate at all: then Allocate sets the length alone.
   virtual void submit(IoRequest* request) = 0;
   virtual std::size_t depth() const = 0;
   // Requests that are done, at most out.size(); waits until there is one, `wake` was called, or the time is over.
@@ -79,7 +82,8 @@ enum class IoEngine : std::uint8_t { Auto, Uring, Threads };
 
 // The directory on the local file system, made for this user alone where it is not there. Auto: io_uring where the
 // kernel gives it, else a pool of threads. `direct`: around the page cache where the file system can.
-// Throws TierError(field "path" or "engine") where the directory or the engine is not to be had.
+// Only the last component of `path` is made; one that is there must be this user's and not writable by others.
+// Throws TierError(field "path", "engine" or "depth") where the directory or the engine is not to be had.
 std::unique_ptr<Io> open_directory(const std::string& path, IoEngine engine, bool direct, std::size_t depth);
 
 }  // namespace hkv

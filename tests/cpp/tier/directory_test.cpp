@@ -201,6 +201,7 @@ HKV_TEST(
         EXPECT_EQ(refused_field(scratch.path(), IoEngine::Uring), "engine");
         const auto io = open_directory(scratch.path(), IoEngine::Auto, true, 4);
         EXPECT_EQ(std::string(io->name()), "threads");
+        if (std::string(io->name()) != "threads") return;  // rather than wait for what nobody submits
         AlignedMemory memory(unit);
         EXPECT_EQ(moved(*io, Op::Write, created(*io, "f"), 0, {memory.piece(0, unit)}), std::int64_t{unit});
       });
@@ -342,10 +343,14 @@ HKV_TEST("on a disk, direct I/O is what was asked for") {
     const FileId file = created(*direct, name);
     EXPECT(direct->alignment(file).offset > 1);
     EXPECT(direct->alignment(file).offset <= unit);
+    AlignedMemory memory(unit);
+    EXPECT_EQ(moved(*direct, Op::Write, file, 0, {memory.piece(0, unit)}), std::int64_t{unit});
+    EXPECT_EQ(moved(*direct, Op::Read, file, 1, {memory.piece(0, unit)}), std::int64_t{-EINVAL});
     FileId same = no_file;
     EXPECT_EQ(buffered->open(name, Mode::Write, same), 0);
     EXPECT_EQ(buffered->alignment(same).offset, 1u);
     EXPECT_EQ(buffered->alignment(same).memory, 1u);
+    EXPECT_EQ(moved(*buffered, Op::Read, same, 1, {memory.piece(1, unit - 1)}), std::int64_t{unit - 1});
   });
 }
 
