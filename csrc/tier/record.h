@@ -13,7 +13,8 @@
 //   104 reserved, 20 zero bytes | 124 envelope_crc u32, over bytes 0 to 123 and the part table
 //   128 + 32 i: group u16 | layer u16 | block u32 | rows u32 | crc u32 | offset u64 | bytes u64
 //
-// Parts lie one after another from payload_offset on, without gaps, in the order of the table.
+// Parts lie one after another from payload_offset on, without gaps, in the order of the table. Each has a label of its
+// own and at least one byte; a record may have no part at all, a tombstone has none.
 //
 // Thread safety: values and pure functions.
 #pragma once
@@ -31,6 +32,8 @@ inline constexpr std::uint16_t record_version = 1;
 inline constexpr std::size_t envelope_fixed_bytes = 128;
 inline constexpr std::size_t part_entry_bytes = 32;
 inline constexpr std::uint32_t most_parts = 1u << 20;
+inline constexpr std::uint64_t most_payload_bytes = std::uint64_t{1}
+                                                    << 48;  // so that sums of sizes never overflow
 
 enum class RecordKind : std::uint8_t { Block = 1, Boundary = 2, Tombstone = 3 };
 
@@ -107,7 +110,8 @@ constexpr std::size_t envelope_bytes(std::size_t parts) {
 std::size_t write_envelope(const Envelope& envelope, std::span<std::byte> out);
 
 // Reads an envelope and checks everything that it says about itself. `out` is unspecified where it returns damage.
-// Never reads beyond `bytes`, whatever they hold. Allocates the part table alone, bounded by the bytes given.
+// Never reads beyond `bytes`, whatever they hold. Allocates the part table alone, bounded by the bytes given (and a
+// copy of it, to find a repeated label, where labels do not ascend).
 // Returns: None, Short, Magic, Version, Header. Progress: wait-free.
 Damage read_envelope(std::span<const std::byte> bytes, Envelope& out);
 

@@ -11,15 +11,26 @@
 // Invariants, and why each holds:
 //  1. An Ok get has passed the envelope check. `finish` alone makes an item Ok, and runs the check before.
 //  2. Every item of a batch that was taken gets exactly one status, and then exactly one release of its memory.
-//     An item is in one state at a time (Queued, Running, Late, Released), moved under `mutex_`; `report` makes the
-//     Done of a move out of Queued or Running, and the release comes with it unless the item went to Late.
+//     An item is in one state at a time (Queued, Running, Late), moved under one mutex, and freed with its release;
+//     each move out of Queued or Running makes one report, which is the release too unless the item went to Late.
 //  3. Memory of an item is not the caller's until its release: an engine may write it until `finish`.
-//  4. Nothing waits for an engine but drain, flush's caller and close: begin never blocks, and mutex_ is never held
+//  4. Nothing waits for an engine but drain, flush's caller and close: begin never blocks, and the mutex is never held
 //     while it runs.
+//  5. Operations of one priority begin in the order in which they were taken, one `begin` at a time: whoever brings work
+//     or frees a place begins what can begin, unless another thread is at it, which then goes on until nothing can. So
+//     what a flush follows has begun when the flush begins.
+//
+// Who goes next: Demand before Prefetch before Write, but what was passed by 16 of a higher priority goes next. At most
+// caps().depth operations are with the engine, Prefetch and Write with at most three quarters of that (of a depth of 1,
+// that one), so that a Demand does not wait for a row of writes. An operation that is late keeps its place.
+//
+// The breaker counts Unavailable and Timeout of what the engine had; of what was still queued, only while an operation is
+// late, for else the tier is busy and not dead. While it is open what is queued and what comes is Unavailable at once.
 #pragma once
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -37,7 +48,7 @@ enum class TierStatus : std::uint8_t {
   Timeout,      // the deadline passed; memory stays quarantined until the engine's call returns
   Unavailable,  // the breaker is open, or the tier cannot be reached
   IoError,      // the device said so
-  Invalid,      // the ask itself
+  Invalid,  // the ask itself: no or repeated labels, null or no bytes, too large, a key that names no record
   Cancelled,
   Closed,
   ReadOnly,  // writes were given up after repeated failure; reads go on
@@ -55,13 +66,15 @@ enum class BatchId : std::uint64_t {};
 
 struct PutItem {
   RecordKey key;
-  Key128 parent;  // a tier that knows parents takes the record only while its parent is there
+  // A tier that knows parents takes the record only while the block record of this digest (of a block: in the same
+  // format too) is there, and drops it with that one; else the put is a Miss. Zero: none.
+  Key128 parent;
   Key128 identity;
   std::uint64_t tokens = 0;
   std::span<const Part> parts;
   std::uint8_t flags = 0;
   bool pinned = false;   // as long as it can, the tier keeps it
-  bool durable = false;  // Ok only once it survives a power cut
+  bool durable = false;  // Ok only once it survives a power cut; Invalid where the tier is not durable
 };
 
 // Any of the record's parts, each found by its label; bytes as the record has them.
@@ -81,7 +94,7 @@ struct TierCaps {
   bool durable = false;        // what was flushed survives this process
   bool index = false;          // `look` answers Here or Absent, never Unknown
   std::size_t depth = 1;       // operations an engine takes at a time
-  std::size_t most_bytes = 0;  // of one record
+  std::size_t most_bytes = 0;  // of one record, its envelope included
 };
 
 // One report. `released`: the item's memory is the caller's again. A Timeout comes with released = false and is
@@ -95,6 +108,8 @@ struct Done {
   bool late = false;
 };
 
+// `refused`: items that were answered Invalid, NoSpace, Unavailable, Busy or ReadOnly. `puts`: Ok ones, `put_known` of
+// them found their record there.
 struct TierUsage {
   std::uint64_t records = 0, bytes = 0, capacity_bytes = 0;
   std::uint64_t queued = 0, running = 0, quarantined = 0;  // items now
@@ -105,7 +120,7 @@ struct TierUsage {
 };
 
 struct TierLimits {
-  std::size_t most_items = 4096;    // queued and running; beyond: Busy
+  std::size_t most_items = 4096;    // not released, and reports not polled; beyond: Busy
   std::uint32_t breaker_after = 3;  // Unavailable or Timeout one after another; 0: no breaker
   std::chrono::nanoseconds breaker_first = std::chrono::seconds(1);
   std::chrono::nanoseconds breaker_most = std::chrono::seconds(30);
@@ -113,8 +128,9 @@ struct TierLimits {
 
 class Tier {
  public:
+  // Throws Error(TierError) where the process may open no more files, Error(ArgumentError) where a limit is 0 or less.
   explicit Tier(const TierLimits& limits = {});
-  // Requires: closed. A derived class closes itself in its destructor, while its engine is there.
+  // Requires: closed, or never used. A derived class closes itself in its destructor, while its engine is there.
   virtual ~Tier();
   Tier(const Tier&) = delete;
   Tier& operator=(const Tier&) = delete;
@@ -122,8 +138,11 @@ class Tier {
   virtual TierCaps caps() const = 0;
 
   // Effect: takes a batch, or none of it. Items are copied; memory that parts point to is the tier's until each item's
-  // release. Returns: Ok and the batch, Busy, Closed. What an item itself is refused for comes as its Done.
-  // Progress: holds a lock for the time of a few stores; never waits for the engine, makes no blocking system call.
+  // release. A batch of no items is taken and reports nothing. Of no parts: whether a sound record is there.
+  // Returns: Ok and the batch, Busy, Closed, Invalid (more items than the tier takes at all). What an item itself is
+  // refused for comes as its Done.
+  // Progress: holds a lock for the time of a few stores an item; never waits for the engine, makes no blocking system
+  // call. It may begin operations of other threads (invariant 5).
   TierStatus get(std::span<const GetItem> items, Deadline deadline, Priority priority, BatchId& batch);
   TierStatus put(std::span<const PutItem> items, Deadline deadline, BatchId& batch);
   TierStatus remove(std::span<const RecordKey> keys, Deadline deadline, BatchId& batch);
@@ -139,11 +158,12 @@ class Tier {
   // Effect: items of the batch that are queued become Cancelled; those running go on.
   void cancel(BatchId batch);
 
-  // Effect: takes up to out.size() reports; makes what is past its deadline late. Returns: how many.
+  // Effect: takes up to out.size() reports; what is past its deadline times out (a deadline is noticed here, in wait,
+  // in drain and by the next batch; what ended before that is reported as it ended). Returns: how many.
   std::size_t poll(std::span<Done> out);
   // Readable while poll has something to give or may have (a deadline passed). One per tier, owned by it.
-  int event_fd() const { return event_fd_; }
-  // Waits until poll has something to give or the time is over.
+  int event_fd() const;
+  // Waits until poll has something to give or the time is over. Returns: whether it has.
   bool wait(std::chrono::nanoseconds at_most) const;
 
   // Effect: waits until every item has its status, or `deadline`. Returns: whether they all have.
@@ -171,9 +191,13 @@ class Tier {
     // The shared half's own:
     BatchId batch{};
     std::uint32_t item = 0;
-    Deadline deadline;
+    Deadline deadline{};
     enum class State : std::uint8_t { Queued, Running, Late } state = State::Queued;
-    std::size_t at = 0;  // where it stands in its list
+    bool refused = false;  // Invalid
+    bool trial = false;    // of the breaker
+    std::size_t at = 0;    // its place among the deadlines
+    Operation* next_ready = nullptr;
+    Operation* previous_ready = nullptr;
   };
 
   // Effect: starts an operation. Get: fill `envelope` and the bytes of `parts`, then finish(Ok); Miss where there is
@@ -183,15 +207,28 @@ class Tier {
   // Effect: the derived half lets go: every operation begun is finished when it returns. Called once, by close.
   virtual void end() = 0;
   virtual TierUsage engine_usage() const { return {}; }
+  // Effect: the engine drops the record that it brought for this get, since it is not what it says: so nobody finds it
+  // again once Corrupt or Mismatch was reported. Called by `finish`, on its thread, while the operation is alive; not
+  // of Damage::Parts, which is the asker's, and not of what the engine itself calls Corrupt.
+  virtual void drop(const Operation& operation);
 
-  // Effect: checks a get that claims Ok, reports the item, starts the next one. Requires: begun, not finished yet.
+  // Effect: checks a get that claims Ok, reports the item, frees the operation, starts the next one. Requires: begun,
+  // not finished yet.
   void finish(Operation* operation, TierStatus status, Damage damage = Damage::None);
   // The envelope of a put's record, part CRCs taken from its memory now. Requires: a Put.
   static Envelope seal(const Operation& operation, std::uint64_t epoch, std::uint32_t payload_offset);
 
  private:
-  // (the rest is the shared half's)
-  int event_fd_ = -1;
+  struct Core;
+  using Operations = std::vector<std::unique_ptr<Operation>>;
+
+  TierStatus submit(Operations operations, BatchId& batch);
+  TierStatus submit_keys(Operation::Kind kind, Priority priority, std::span<const RecordKey> keys,
+                         Deadline deadline, BatchId& batch);
+  void dispatch(std::unique_lock<std::mutex>& lock, std::size_t depth) noexcept;
+  std::size_t depth() const;
+
+  std::unique_ptr<Core> core_;
 };
 
 }  // namespace hkv

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tier/record_forest.h"
+
+#include "base/check.h"
+
+namespace hkv {
+
+RecordForest::Node* RecordForest::find(const RecordKey& key) const {
+  auto [at, end] = nodes_.equal_range({key.digest, key.kind});
+  for (; at != end; ++at) {
+    if (at->second->key.format == key.format) return at->second.get();
+  }
+  return nullptr;
+}
+
+bool RecordForest::has_other_format(const RecordKey& key) const {
+  const auto [at, end] = nodes_.equal_range({key.digest, key.kind});
+  for (auto each = at; each != end; ++each) {
+    if (each->second->key.format != key.format) return true;
+  }
+  return false;
+}
+
+RecordForest::Node* RecordForest::parent_of(const RecordKey& key, const Key128& parent) const {
+  if (key.kind == RecordKind::Block) return find({parent, key.format, RecordKind::Block});
+  const auto found = nodes_.find({parent, RecordKind::Block});
+  return found == nodes_.end() ? nullptr : found->second.get();
+}
+
+void RecordForest::add(const RecordKey& key, std::shared_ptr<const MemoryRecord> record, Node* parent,
+                       bool pinned) {
+  auto owned = std::make_unique<Node>();
+  Node* const node = owned.get();
+  node->key = key;
+  node->record = std::move(record);
+  node->used = ++touches_;
+  node->parent = parent;
+  nodes_.emplace(Name{key.digest, key.kind}, std::move(owned));
+  bytes_ += node->record->bytes();
+  if (parent != nullptr) {
+    unfile(parent);
+    node->next_sibling = parent->first_child;
+    if (node->next_sibling != nullptr) node->next_sibling->previous_sibling = node;
+    parent->first_child = node;
+  }
+  file(node);
+  if (pinned) hold(node);
+}
+
+void RecordForest::touch(Node* node) {
+  unfile(node);
+  node->used = ++touches_;
+  file(node);
+}
+
+void RecordForest::hold(Node* node) {
+  for (; node != nullptr; node = node->parent) {
+    unfile(node);
+    if (node->held++ != 0) return;
+    held_bytes_ += node->record->bytes();
+  }
+}
+
+void RecordForest::let_go(Node* node) {
+  for (; node != nullptr; node = node->parent) {
+    HKV_CHECK(node->held != 0);
+    if (--node->held != 0) return;
+    held_bytes_ -= node->record->bytes();
+    file(node);
+  }
+}
+
+std::uint64_t RecordForest::drop(Node* node) {
+  std::uint64_t dropped = 0;
+  for (Node* at = node;
+       ;) {  // down to a leaf, away with it, and on from its parent: no recursion, however deep
+    while (at->first_child != nullptr) at = at->first_child;
+    Node* const above = at->parent;
+    const bool last = at == node;
+    erase(at);
+    ++dropped;
+    if (last) return dropped;
+    at = above;
+  }
+}
+
+bool RecordForest::evict() {
+  if (leaves_.empty()) return false;
+  erase(leaves_.begin()->second);
+  return true;
+}
+
+void RecordForest::erase(Node* node) {
+  HKV_CHECK(node->first_child == nullptr);
+  unfile(node);
+  bytes_ -= node->record->bytes();
+  Node* const parent = node->parent;
+  if (node->held != 0) {
+    held_bytes_ -= node->record->bytes();
+    if (parent != nullptr) let_go(parent);
+  }
+  if (node->next_sibling != nullptr) node->next_sibling->previous_sibling = node->previous_sibling;
+  if (node->previous_sibling != nullptr) {
+    node->previous_sibling->next_sibling = node->next_sibling;
+  } else if (parent != nullptr) {
+    parent->first_child = node->next_sibling;
+    file(parent);
+  }
+  auto [at, end] = nodes_.equal_range({node->key.digest, node->key.kind});
+  while (at != end && at->second.get() != node) ++at;
+  HKV_CHECK(at != end);
+  nodes_.erase(at);
+}
+
+void RecordForest::file(Node* node) {
+  if (node->first_child == nullptr && node->held == 0) leaves_.insert({node->used, node});
+}
+
+void RecordForest::unfile(Node* node) { leaves_.erase({node->used, node}); }
+
+}  // namespace hkv
