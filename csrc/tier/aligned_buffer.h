@@ -18,7 +18,8 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes)
-      : data_(static_cast<std::byte*>(std::aligned_alloc(disk_unit, round_up_to_unit(bytes)))), bytes_(bytes) {
+      : data_(static_cast<std::byte*>(std::aligned_alloc(disk_unit, round_up_to_unit(bytes)))),
+        bytes_(bytes) {
     if (data_ == nullptr) throw std::bad_alloc();
   }
   std::byte* data() const { return data_.get(); }

@@ -67,8 +67,8 @@ DiskIndex::Number DiskIndex::find(const Key128& digest, RecordKind kind, std::ui
   Number found = none_u32;
   buckets_.candidates(hash_of(digest, kind), [&](std::uint32_t n) {
     const CellWord word = cell(n).word();
-    const bool same = word.kind() == kind && cell(n).digest() == digest &&
-                      (format == none_u32 || word.format() == format);
+    const bool same =
+        word.kind() == kind && cell(n).digest() == digest && (format == none_u32 || word.format() == format);
     if (same) found = n;
     return same;
   });
@@ -108,6 +108,14 @@ DiskIndex::Number DiskIndex::load(const RecordKey& key, std::uint8_t flags, bool
   buckets_.insert(hash_of(key.digest, key.kind), n, [&](Number other) { return hash_of(other); });
   records_.store(records_.load() + 1);
   return n;
+}
+
+void DiskIndex::reload(Number n, std::uint8_t flags, bool pinned, const RecordPlace& place) {
+  const RecordKey same = key(n);
+  const std::uint32_t format = cell(n).word().format();
+  cell(n).close();
+  cell(n).set_place(place);
+  cell(n).open(same, format, flags, pinned);
 }
 
 DiskIndex::Insert DiskIndex::insert(const RecordKey& key, const Key128& parent, std::uint8_t flags,

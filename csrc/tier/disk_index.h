@@ -29,7 +29,8 @@ namespace hkv {
 #ifdef HKV_RELACY
 inline constexpr std::uint32_t index_chunk = 4, index_chunks = 1, index_formats = 2;
 #else
-inline constexpr std::uint32_t index_chunk = 4096, index_chunks = (1u << 26) / index_chunk, index_formats = 4096;
+inline constexpr std::uint32_t index_chunk = 4096, index_chunks = (1u << 26) / index_chunk,
+                               index_formats = 4096;
 #endif
 
 class DiskIndex {
@@ -57,6 +58,7 @@ class DiskIndex {
     cell(n).forget_hits();
   }
   void pin(Number n) { cell(n).pin(); }
+  void hit(Number n) { cell(n).hit(cell(n).word()); }
   // Effect: takes out the record and its descendants, descendants first; `gone(place)` is called for each.
   template <class F>
   void erase(Number n, F&& gone);
@@ -74,9 +76,11 @@ class DiskIndex {
   // Of recovery, before any reader: records come in any order, without their parents; `link_loaded` makes the forest.
   // Requires: find(key) is none. Returns none where the index is full.
   Number load(const RecordKey& key, std::uint8_t flags, bool pinned, const RecordPlace& place);
+  // The same key once more: the later record takes the place.
+  void reload(Number n, std::uint8_t flags, bool pinned, const RecordPlace& place);
   struct Loaded {
     Key128 parent;
-    std::uint64_t order = 0;      // of writing: greater is later
+    std::uint64_t order = 0;       // of writing: greater is later
     std::uint64_t removed_at = 0;  // order of the key's last tombstone; 0: none
   };
   enum class Left : std::uint8_t { Orphan, Removed };

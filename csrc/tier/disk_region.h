@@ -14,14 +14,14 @@
 namespace hkv {
 
 enum class RegionPhase : std::uint8_t {
-  Free,        // a file of which nothing is needed
-  Preparing,   // its next life's header is on the way
-  Ready,       // header durable, no record yet
-  Open,        // takes records
-  Sealing,     // takes no more; sync, footer, sync
-  Sealed,      // footer durable
-  GivenUp,     // an I/O error: read, never appended to or synced again; reclaimed in its turn
-  Unreadable,  // could not be read when the store was opened: left alone
+  Absent,     // no file
+  Free,       // a file of which nothing is needed
+  Preparing,  // its next life's header is on the way
+  Ready,      // header durable, no record yet
+  Open,       // takes records
+  Sealing,    // takes no more; sync, footer, sync
+  Sealed,     // footer durable
+  GivenUp,    // an I/O error: read, never appended to or synced again; reclaimed in its turn
 };
 
 struct DiskRegion {

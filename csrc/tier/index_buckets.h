@@ -49,7 +49,8 @@ class IndexBuckets {
         for (const Atom<std::uint32_t>& slot : line->slot) {
           // (39) acquire-load synchronizes-with (40, 41, 45)
           const std::uint32_t seen = slot.load(at(39, acquire));
-          if (seen >> number_bits == tag_of(hash) && seen != 0 && each((seen & most_numbers) - 1)) return true;
+          if (seen >> number_bits == tag_of(hash) && seen != 0 && each((seen & most_numbers) - 1))
+            return true;
         }
         // (42) acquire-load synchronizes-with (43)
         const std::uint32_t link = line->link.load(at(42, acquire));
@@ -68,7 +69,8 @@ class IndexBuckets {
   template <class F>
   void insert(std::uint64_t hash, std::uint32_t number, F&& hash_of) {
     place(bucket_of(hash, count_.load()), tag_of(hash) << number_bits | (number + 1));
-    if (++numbers_ > std::uint64_t{count_.load()} * bucket_load && count_.load() < bucket_chunk * bucket_chunks) {
+    if (++numbers_ > std::uint64_t{count_.load()} * bucket_load &&
+        count_.load() < bucket_chunk * bucket_chunks) {
       split(hash_of);
     }
   }

@@ -94,8 +94,12 @@ class IndexCell {
     word_.store(next.bits(), at(34, release));
   }
   void close() { word_.store(word().closed().bits()); }
-  void pin() { change([](CellWord w) { return w.with_pin(); }); }
-  void forget_hits() { change([](CellWord w) { return w.without_hits(); }); }
+  void pin() {
+    change([](CellWord w) { return w.with_pin(); });
+  }
+  void forget_hits() {
+    change([](CellWord w) { return w.without_hits(); });
+  }
 
   RecordPlace place() const {
     return {static_cast<std::uint32_t>(place_ >> 44), static_cast<std::uint32_t>(place_ >> 24 & 0xFFFFF),

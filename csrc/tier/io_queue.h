@@ -17,6 +17,7 @@ class IoQueue {
 
   void add(IoRequest* request, Priority priority) {
     waiting_[static_cast<std::size_t>(priority)].push_back(request);
+    ++added_;
     pump();
   }
   // The Io gave one back.
@@ -32,7 +33,7 @@ class IoQueue {
     }
   }
   bool idle() const { return under_way_ == 0 && waiting() == 0; }
-  std::size_t under_way() const { return under_way_; }
+  std::uint64_t added() const { return added_; }
 
  private:
   static constexpr unsigned patience = 8;  // so many of a higher priority pass a lower one, then it goes
@@ -56,6 +57,7 @@ class IoQueue {
   std::array<std::deque<IoRequest*>, priority_count> waiting_;
   std::array<unsigned, priority_count> passed_{};
   std::size_t under_way_ = 0;
+  std::uint64_t added_ = 0;
 };
 
 }  // namespace hkv

@@ -76,7 +76,8 @@ SuperblockFault read_superblock(std::span<const std::byte> bytes, Superblock& ou
   if (bytes.size() < superblock_crc_at + 4) return SuperblockFault::Damaged;
   const std::byte* const at = bytes.data();
   if (get_le<std::uint32_t>(at) != superblock_magic) return SuperblockFault::Damaged;
-  if (!crc_holds(at, superblock_crc_at)) return SuperblockFault::Damaged;  // every layout keeps these 36 bytes
+  if (!crc_holds(at, superblock_crc_at))
+    return SuperblockFault::Damaged;  // every layout keeps these 36 bytes
   out.version = get_le<std::uint32_t>(at + 4);
   if (out.version > disk_layout_version) return SuperblockFault::Newer;
   out.store = get_le<Key128>(at + 8);

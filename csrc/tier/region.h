@@ -22,7 +22,8 @@
 namespace hkv {
 
 inline constexpr std::uint32_t disk_layout_version = 1;
-inline constexpr std::size_t disk_unit = 4096;  // of offsets and lengths on disk, whatever the device asks for
+inline constexpr std::size_t disk_unit =
+    4096;  // of offsets and lengths on disk, whatever the device asks for
 inline constexpr std::size_t region_header_bytes = disk_unit;
 inline constexpr std::size_t footer_entry_bytes = 64, footer_trailer_bytes = 64;
 inline constexpr std::uint64_t least_region_bytes = 16 * disk_unit;

@@ -27,7 +27,8 @@ class WriteAdmitter {
   }
 
  private:
-  static constexpr std::size_t remembered = std::size_t{1} << 16;  // refused keys; a newer one takes its place
+  static constexpr std::size_t remembered = std::size_t{1}
+                                            << 16;  // refused keys; a newer one takes its place
 
   std::uint64_t burst() const {
     return std::max(options_.budget_burst_bytes, options_.budget_bytes_per_second);
