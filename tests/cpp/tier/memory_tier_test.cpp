@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tier/memory_tier.h"
+
+#include <mutex>
+#include <set>
+
+#include "tier/contract.h"
+
+namespace hkv {
+namespace {
+
+// A memory tier that can be stopped before an operation begins, and whose records can be damaged.
+class HeldTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  ~HeldTier() override { close(); }
+
+  void freeze() {
+    const std::lock_guard lock(mutex_);
+    frozen_ = true;
+  }
+  void thaw() {
+    std::vector<Operation*> held;
+    {
+      const std::lock_guard lock(mutex_);
+      frozen_ = false;
+      held.swap(held_);
+    }
+    for (Operation* operation : held) MemoryTier::begin(operation);
+  }
+  void corrupt(const RecordKey& key) { corrupt_ = key; }
+
+ protected:
+  void begin(Operation* operation) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (frozen_) {
+        held_.push_back(operation);
+        return;
+      }
+    }
+    MemoryTier::begin(operation);
+  }
+  void end() override {
+    thaw();
+    MemoryTier::end();
+  }
+  void bring(Operation& operation, const MemoryRecord& record) override {
+    if (record.envelope.key == corrupt_) {
+      const_cast<MemoryRecord&>(record).payload[5] ^= std::byte{16};  // as memory that decays would
+      corrupt_ = {};
+    }
+    MemoryTier::bring(operation, record);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Operation*> held_;
+  bool frozen_ = false;
+  RecordKey corrupt_;
+};
+
+class MemoryWorld final : public contract::TierWorld {
+ public:
+  MemoryWorld(const contract::WorldOptions& options, bool threaded) {
+    MemoryOptions memory;
+    memory.capacity_bytes = options.small ? 24 * 4256 : 64u << 20;
+    memory.depth = options.depth;
+    memory.threaded = threaded;
+    memory.limits = options.limits;
+    tier_ = std::make_unique<HeldTier>(memory);
+  }
+  Tier& tier() override { return *tier_; }
+  bool corrupt(const RecordKey& key) override {
+    tier_->corrupt(key);
+    return true;
+  }
+  bool freeze() override {
+    tier_->freeze();
+    return true;
+  }
+  void thaw() override { tier_->thaw(); }
+
+ private:
+  std::unique_ptr<HeldTier> tier_;
+};
+
+}  // namespace
+
+const int contract::kinds = 2;  // within the ask, and on a thread of its own
+std::unique_ptr<contract::TierWorld> contract::make_world(const WorldOptions& options, int kind) {
+  return std::make_unique<MemoryWorld>(options, kind == 1);
+}
+
+namespace {
+
+MemoryOptions holding(std::size_t records) {  // of one part of 4096 bytes
+  MemoryOptions options;
+  options.capacity_bytes = records * (envelope_bytes(1) + 4096);
+  return options;
+}
+
+contract::Sample page(std::uint64_t name, Key128 parent = {}, bool pinned = false) {
+  contract::Sample made = contract::sample(name, {4096}, parent);
+  made.pinned = pinned;
+  return made;
+}
+
+bool here(const Tier& tier, const contract::Sample& record) {
+  return tier.look(record.key).answer == Presence::Answer::Here;
+}
+
+}  // namespace
+
+HKV_TEST("what was used least recently goes first, and a get, a put and a touch are uses") {
+  MemoryTier tier(holding(4));
+  contract::Asker ask(tier);
+  const contract::Sample a = page(1), b = page(2), c = page(3), d = page(4), e = page(5), f = page(6);
+  for (const auto* each : {&a, &b, &c, &d}) EXPECT_EQ(ask.put(*each).status, TierStatus::Ok);
+  EXPECT(ask.has(a));
+  tier.touch(b.key);
+  EXPECT_EQ(ask.put(e).status, TierStatus::Ok);
+  EXPECT(here(tier, a) && here(tier, b) && !here(tier, c) && here(tier, d));
+  EXPECT_EQ(ask.put(d).status, TierStatus::Ok);
+  EXPECT_EQ(ask.put(f).status, TierStatus::Ok);
+  EXPECT(!here(tier, a) && here(tier, b) && here(tier, d) && here(tier, e) && here(tier, f));
+  EXPECT_EQ(tier.usage().reclaimed, 2u);
+  EXPECT_EQ(tier.usage().bytes, tier.usage().capacity_bytes);
+}
+
+HKV_TEST("suffix goes before prefix, however long ago the prefix was used") {
+  MemoryTier tier(holding(4));
+  contract::Asker ask(tier);
+  const contract::Sample root = page(1), middle = page(2, root.key.digest), end = page(3, middle.key.digest);
+  const contract::Sample alone = page(4), next = page(5), more = page(6);
+  for (const auto* each : {&root, &middle, &end, &alone, &next})
+    EXPECT_EQ(ask.put(*each).status, TierStatus::Ok);
+  EXPECT(here(tier, root) && here(tier, middle) && !here(tier, end));
+  EXPECT_EQ(ask.put(more).status, TierStatus::Ok);
+  EXPECT(here(tier, root) && !here(tier, middle) && here(tier, alone));
+}
+
+HKV_TEST("room for a record is not made where its parents stand") {
+  MemoryTier tier(holding(2));
+  contract::Asker ask(tier);
+  const contract::Sample root = page(1), middle = page(2, root.key.digest), end = page(3, middle.key.digest);
+  EXPECT_EQ(ask.put(root).status, TierStatus::Ok);
+  EXPECT_EQ(ask.put(middle).status, TierStatus::Ok);
+  EXPECT_EQ(ask.put(end).status, TierStatus::NoSpace);
+  EXPECT(here(tier, root) && here(tier, middle));
+  EXPECT_EQ(ask.put(page(4)).status, TierStatus::Ok);  // nothing is held by the put that was refused
+  EXPECT(here(tier, root) && !here(tier, middle));
+}
+
+HKV_TEST("what is pinned is never evicted, and a put that finds no room loses nothing") {
+  MemoryTier tier(holding(4));
+  contract::Asker ask(tier);
+  const contract::Sample root = page(1), end = page(2, root.key.digest, true), alone = page(3, {}, true);
+  const contract::Sample free = page(4);
+  for (const auto* each : {&root, &end, &alone, &free}) EXPECT_EQ(ask.put(*each).status, TierStatus::Ok);
+  const contract::Sample large = contract::sample(5, {8192});
+  EXPECT_EQ(ask.put(large).status, TierStatus::NoSpace);
+  EXPECT(here(tier, free));
+  EXPECT_EQ(ask.put(page(6)).status, TierStatus::Ok);
+  EXPECT(!here(tier, free));
+  EXPECT_EQ(ask.remove(root.key).status, TierStatus::Ok);  // takes the pinned record below it along
+  EXPECT(!here(tier, end) && here(tier, alone));
+  EXPECT_EQ(ask.put(large).status, TierStatus::Ok);
+  EXPECT_EQ(tier.usage().refused, 1u);
+}
+
+HKV_TEST("a chain of any depth is dropped without recursion") {
+  MemoryOptions options;
+  options.capacity_bytes = 1u << 30;
+  MemoryTier tier(options);
+  contract::Asker ask(tier);
+  Key128 parent;
+  const std::uint64_t depth = 20000;
+  for (std::uint64_t name = 1; name <= depth; ++name) {
+    const contract::Sample block = contract::sample(name, {}, parent);
+    EXPECT_EQ(ask.put(block).status, TierStatus::Ok);
+    parent = block.key.digest;
+  }
+  EXPECT_EQ(tier.usage().records, depth);
+  EXPECT_EQ(ask.remove(contract::sample(1, {}).key).status, TierStatus::Ok);
+  EXPECT_EQ(tier.usage().records, 0u);
+  EXPECT_EQ(tier.usage().bytes, 0u);
+}
+
+HKV_TEST("random puts, uses, pins and removals leave a forest in which everything adds up") {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 20; ++round) {
+    RecordForest forest;
+    std::vector<RecordKey> keys;
+    for (int step = 0; step < 300; ++step) {
+      RecordForest::Node* const some = keys.empty() ? nullptr : forest.find(keys[random() % keys.size()]);
+      switch (random() % 8) {
+        case 0:
+          if (some != nullptr) forest.drop(some);
+          break;
+        case 1: forest.evict(); break;
+        case 2:
+          if (some != nullptr) forest.touch(some);
+          break;
+        case 3:
+          if (some != nullptr) {
+            forest.hold(some);
+            forest.let_go(some);
+          }
+          break;
+        default: {
+          const RecordKey key{{random(), 1}, {}, RecordKind::Block};
+          auto record = std::make_shared<MemoryRecord>();
+          record->payload.resize(1 + random() % 9);
+          forest.add(key, record, some, random() % 6 == 0);
+          keys.push_back(key);
+        }
+      }
+      std::uint64_t bytes = 0, held = 0, records = 0;
+      for (const RecordKey& key : keys) {
+        const RecordForest::Node* const node = forest.find(key);
+        if (node == nullptr) continue;
+        ++records;
+        bytes += node->record->bytes();
+        held += node->held != 0 ? node->record->bytes() : 0;
+        EXPECT(node->parent == nullptr || forest.find(node->parent->key) == node->parent);
+        EXPECT(node->held == 0 || node->parent == nullptr || node->parent->held != 0);
+      }
+      EXPECT_EQ(forest.records(), records);
+      EXPECT_EQ(forest.bytes(), bytes);
+      EXPECT_EQ(forest.held_bytes(), held);
+    }
+    while (forest.evict()) {
+    }
+    EXPECT_EQ(forest.bytes(), forest.held_bytes());  // what is left is what is pinned and what it stands on
+  }
+}
+
+}  // namespace hkv
