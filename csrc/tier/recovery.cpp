@@ -221,10 +221,10 @@ class Recovery {
   }
 
   void scan(FoundRegion& found) {
-    ++recovered_.scanned_regions;
     ScanLosses losses;
     RegionScan scan(io_, found.region->file, header_of(*found.region), losses);
     for (FooterEntry entry; scan.next(entry);) found.entries.push_back(entry);
+    recovered_.scanned_regions += !found.entries.empty() || losses.torn != 0;
     recovered_.torn += losses.torn;
     recovered_.stale += losses.stale;
     if (found.entries.empty()) return;
