@@ -18,7 +18,8 @@ struct KeyModel {
   bool there = false;    // the last put was Ok, and no remove was begun since
   bool durable = false;  // ... and it was told to survive
   bool removed = false;  // a remove was Ok, and no put was begun since
-  int life = 0;          // grows when a put finds that it was reclaimed or removed
+  std::size_t last_put = 0, last_remove = 0;  // begun, by number of the ask
+  int life = 0;                               // grows when a put finds that it was reclaimed or removed
 };
 
 struct HistoryStep {
@@ -101,6 +102,7 @@ class HistoryRun {
   struct Open {
     HistoryStep step;
     DiskWorld::Ask ask;
+    std::size_t number;
     std::vector<std::pair<int, int>> flushed;  // of a flush: what was there when it began, and its life
   };
 
@@ -135,12 +137,13 @@ class HistoryRun {
       world_.reset();
       return open();
     }
-    Open open{step, nullptr, {}};
+    Open open{step, nullptr, ++asks_, {}};
     KeyModel& key = keys_[step.key];
     switch (step.kind) {
       case HistoryStep::Kind::Put:
         key.put = true;
         key.removed = false;
+        key.last_put = open.number;
         if (!world_->here(step.key)) {
           key.there = key.durable = false;
           ++key.life;
@@ -150,6 +153,7 @@ class HistoryRun {
       case HistoryStep::Kind::Get: open.ask = world_->get(step.key); break;
       case HistoryStep::Kind::Remove:
         key.there = key.durable = false;
+        key.last_remove = open.number;
         open.ask = world_->remove(step.key);
         break;
       case HistoryStep::Kind::Flush:
@@ -191,15 +195,9 @@ class HistoryRun {
   void note(const Open& open) {
     KeyModel& key = keys_[open.step.key];
     const TierStatus status = *open.ask->status;
-    const auto remove_since = [&] {
-      for (const Open& other : open_) {
-        if (other.step.kind == HistoryStep::Kind::Remove && other.step.key == open.step.key) return true;
-      }
-      return false;
-    };
     switch (open.step.kind) {
       case HistoryStep::Kind::Put:
-        if (status != TierStatus::Ok || remove_since()) break;
+        if (status != TierStatus::Ok || key.last_remove > open.number) break;
         key.there = true;
         key.durable = key.durable || open.step.durable;
         break;
@@ -207,14 +205,10 @@ class HistoryRun {
         if (status == TierStatus::Ok && !right_bytes(open.step.key, open.ask)) wrong_.push_back("wrong bytes");
         if (status == TierStatus::Ok && key.removed) wrong_.push_back("a removed record was got");
         break;
-      case HistoryStep::Kind::Remove: {
-        bool put_since = false;
-        for (const Open& other : open_) {
-          put_since = put_since || (other.step.kind == HistoryStep::Kind::Put && other.step.key == open.step.key);
-        }
-        key.removed = (status == TierStatus::Ok || status == TierStatus::Miss) && !put_since && !key.there;
+      case HistoryStep::Kind::Remove:
+        if (status != TierStatus::Ok && status != TierStatus::Miss) break;
+        key.removed = key.last_put < open.number;
         break;
-      }
       case HistoryStep::Kind::Flush:
         if (status != TierStatus::Ok) break;
         for (const auto& [k, life] : open.flushed) {
@@ -237,7 +231,7 @@ class HistoryRun {
   std::uint64_t seed_, regions_;
   SimulatedDisk disk_;
   std::unique_ptr<DiskWorld> world_;
-  std::size_t cut_ = 0, calls_before_ = 0;
+  std::size_t cut_ = 0, calls_before_ = 0, asks_ = 0;
   bool after_ = false, stalled_ = false, refused_ = false;
   std::vector<SimulatedFault> faults_;
   std::map<int, KeyModel> keys_;
