@@ -235,9 +235,14 @@ class SimulatedIo final : public Io {
     const auto end = std::chrono::steady_clock::now() + std::min<std::chrono::nanoseconds>(at_most, year);
     call(SimulatedCall(SimulatedCall::What::Wait), [] { return 0; });
     std::unique_lock<std::mutex> guard(mutex_);
+    const bool last = cut_after_ && calls_.size() - 1 == cut_;
     for (;;) {
       std::size_t count = 0;
       while (count < std::min(out.size(), per_wait_) && finish_one(out[count])) ++count;
+      if (last) {  // done, and nobody hears of it
+        cut();
+        for (std::size_t i = 0; i < count; ++i) out[i]->result = -EIO;
+      }
       if (count != 0 || woken_) {
         woken_ = false;
         return count;
@@ -280,7 +285,7 @@ class SimulatedIo final : public Io {
         return -static_cast<int>(fault->value);
     }
     const int result = f();
-    if (number == cut_ && cut_after_) cut();
+    if (number == cut_ && cut_after_ && what.what != SimulatedCall::What::Wait) cut();
     return dead_ ? -EIO : result;
   }
 
