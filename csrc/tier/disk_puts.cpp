@@ -159,8 +159,16 @@ bool DiskStore::has_room(const Pending& pending) const {
   const bool is_copy = pending.kind == Pending::Kind::Copy;
   const std::uint64_t later = is_copy ? 0 : preparation_.kept.size() - preparation_.next;
   const std::uint64_t entries = current_->entries.size() + current_->unpublished + 1 + later;
-  const std::uint64_t reserved = is_copy ? 0 : preparation_.reserved;
-  return current_->tail + reserved + pending.bytes + footer_bytes(entries) <= superblock_.region_bytes;
+  const std::uint64_t taken = current_->tail + pending.bytes + footer_bytes(entries);
+  const std::uint64_t left = superblock_.region_bytes - std::min(taken, superblock_.region_bytes);
+  if (is_copy || ready_ != nullptr) return taken <= superblock_.region_bytes;
+  if (preparation_.step != Step::None) return taken <= superblock_.region_bytes && preparation_.reserved <= left;
+  // Not begun: what it will keep finds its room.
+  return taken <= superblock_.region_bytes && (kept_share() <= left || !will_reclaim());
+}
+
+std::uint64_t DiskStore::kept_share() const {
+  return static_cast<std::uint64_t>(options_.keep_share * static_cast<double>(superblock_.region_bytes));
 }
 
 // Whether the next record waits for a region.

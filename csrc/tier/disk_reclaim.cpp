@@ -55,11 +55,9 @@ void DiskStore::choose_kept(DiskRegion& region) {
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return std::pair(all[a].score, all[a].tree) > std::pair(all[b].score, all[b].tree);
   });
-  const auto share =
-      static_cast<std::uint64_t>(options_.keep_share * static_cast<double>(superblock_.region_bytes));
   const std::uint64_t taken =
       current_->tail + footer_bytes(current_->entries.size() + current_->unpublished + all.size());
-  std::uint64_t left = std::min(share, superblock_.region_bytes - std::min(taken, superblock_.region_bytes));
+  std::uint64_t left = std::min(kept_share(), superblock_.region_bytes - std::min(taken, superblock_.region_bytes));
   std::vector<std::size_t> chain;
   for (const std::size_t i : order) {
     if (all[i].score == 0) break;

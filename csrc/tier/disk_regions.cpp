@@ -101,6 +101,15 @@ DiskRegion* DiskStore::oldest() const {
   return out;
 }
 
+// Whether the next region, which is not on its way yet, will be a reclaimed one with something to keep.
+bool DiskStore::will_reclaim() const {
+  const DiskRegion* const region = oldest();
+  if (region == nullptr || region->live == 0 || region_count() < least_to_reclaim) return false;
+  if (counts_.read_only.load() || region_count() < std::min(region_limit_, most_regions)) return false;
+  return std::none_of(regions_.begin(), regions_.end(),
+                      [](const auto& each) { return each->phase == RegionPhase::Free; });
+}
+
 bool DiskStore::prepare_reclaimed() {
   DiskRegion* const region = oldest();
   if (region == nullptr || region_count() < least_to_reclaim) return false;

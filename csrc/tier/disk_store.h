@@ -141,6 +141,7 @@ class DiskStore {
   void begin_flush(TierOperation* operation);
   void place_all();
   bool has_room(const Pending& pending) const;
+  std::uint64_t kept_share() const;
   bool enter_region(Pending& pending);
   bool stalled() const;
   void give_place(Pending& pending);
@@ -228,6 +229,7 @@ class DiskStore {
   bool prepare_new();
   bool prepare_free();
   bool prepare_reclaimed();
+  bool will_reclaim() const;
   DiskRegion* oldest() const;
   std::uint32_t region_count() const;
   void allocate(DiskRegion& region, bool fresh);

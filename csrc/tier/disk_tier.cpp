@@ -53,8 +53,8 @@ TierCaps DiskTier::caps() const {
   TierCaps caps;
   caps.durable = true;
   caps.index = true;
-  // Durable puts wait for a sync together, so that more are taken than the device is given at a time.
-  caps.depth = 4 * engine_->options.depth;
+  const DiskOptions& options = engine_->options;
+  caps.depth = options.operations != 0 ? options.operations : 4 * options.depth;
   caps.most_bytes = engine_->store->most_record_bytes() - 2 * disk_unit;  // two fills
   return caps;
 }
