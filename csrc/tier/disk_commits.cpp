@@ -205,6 +205,7 @@ void DiskStore::give_up(DiskRegion& region, bool full) {
   region.phase = RegionPhase::GivenUp;
   if (current_ == &region) current_ = nullptr;
   std::erase(dirty_, &region);
+  mark_cut(region);
   const bool lost = lose_unsynced(region);
   fail_waiters(region);
   if (!lost) return;
@@ -214,6 +215,15 @@ void DiskStore::give_up(DiskRegion& region, bool full) {
     if (waiter.is_flush) told = waiter.failed = true;
   }
   unreported_loss_ = unreported_loss_ || !told;
+}
+
+// A system that lost writes may say at the next sync that all is well, and show them to a later opener as long as its
+// memory does. So the name says what counts.
+void DiskStore::mark_cut(DiskRegion& region) {
+  const std::string before = region.name();
+  region.cut = static_cast<std::uint32_t>(region.synced / disk_unit);
+  if (io_.rename(before, region.name()) == 0 && io_.sync_directory() == 0) return;
+  counts_.read_only.store(true);
 }
 
 void DiskStore::fail_placed(DiskRegion& region, TierStatus status) {

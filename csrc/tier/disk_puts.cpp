@@ -102,7 +102,8 @@ void DiskStore::begin_remove(TierOperation* operation) {
   Pending* coming = find_pending(operation->key.digest, operation->key.kind, &operation->key.format);
   const bool there = n != none_u32 || coming != nullptr;
   // What no index knows may still lie on disk, or be on its way there, and be found when the store is opened again.
-  if (!there && lingering() == 0 && !pending_.contains(operation->key.digest)) return answer(operation, TierStatus::Miss);
+  if (!there && lingering() == 0 && !pending_.contains(operation->key.digest))
+    return answer(operation, TierStatus::Miss);
   if (n != none_u32) erase(n);
   if (coming != nullptr) coming->doomed = true;
   auto pending = std::make_unique<Pending>();
@@ -162,7 +163,8 @@ bool DiskStore::has_room(const Pending& pending) const {
   const std::uint64_t taken = current_->tail + pending.bytes + footer_bytes(entries);
   const std::uint64_t left = superblock_.region_bytes - std::min(taken, superblock_.region_bytes);
   if (is_copy || ready_ != nullptr) return taken <= superblock_.region_bytes;
-  if (preparation_.step != Step::None) return taken <= superblock_.region_bytes && preparation_.reserved <= left;
+  if (preparation_.step != Step::None)
+    return taken <= superblock_.region_bytes && preparation_.reserved <= left;
   // Not begun: what it will keep finds its room.
   return taken <= superblock_.region_bytes && (kept_share() <= left || !will_reclaim());
 }

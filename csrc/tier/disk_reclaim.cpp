@@ -57,7 +57,8 @@ void DiskStore::choose_kept(DiskRegion& region) {
   });
   const std::uint64_t taken =
       current_->tail + footer_bytes(current_->entries.size() + current_->unpublished + all.size());
-  std::uint64_t left = std::min(kept_share(), superblock_.region_bytes - std::min(taken, superblock_.region_bytes));
+  std::uint64_t left =
+      std::min(kept_share(), superblock_.region_bytes - std::min(taken, superblock_.region_bytes));
   std::vector<std::size_t> chain;
   for (const std::size_t i : order) {
     if (all[i].score == 0) break;
@@ -96,7 +97,10 @@ void DiskStore::go_on_reclaiming() {
     preparation_.step = Step::Readers;
   }
   // Whoever reads there would find bytes of the next life, and would notice; but it would be a loss.
-  if (preparation_.step == Step::Readers && region->readers == 0 && !region->syncing) write_header();
+  if (preparation_.step != Step::Readers || region->readers != 0 || region->syncing) return;
+  if (region->phase != RegionPhase::GivenUp) return write_header();
+  preparation_.step = Step::None;
+  remove_file(*region);  // which the device had trouble with: a new file takes its place
 }
 
 void DiskStore::drop_rest(DiskRegion& region) {

@@ -4,6 +4,7 @@
 // Thread safety: the store's thread.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tier/aligned_buffer.h"
@@ -26,6 +27,7 @@ enum class RegionPhase : std::uint8_t {
 
 struct DiskRegion {
   std::uint32_t number = 0;
+  std::uint32_t cut = 0;  // of its name
   FileId file = no_file;
   RegionPhase phase = RegionPhase::Free;
   std::uint64_t epoch = 0;  // 0: never had a life
@@ -43,6 +45,8 @@ struct DiskRegion {
   std::uint32_t lingering = 0;             // on disk and not in the index
   std::uint32_t tombstones = 0;
   std::uint32_t readers = 0;  // reads under way
+
+  std::string name() const { return text_of(RegionName{number, cut}); }
 
   bool syncing = false;
   std::uint64_t sync_covers = 0;  // of the sync under way

@@ -36,7 +36,8 @@ bool DiskStore::prepare_next() {
 
 bool DiskStore::prepare_free() {
   for (const auto& region : regions_) {
-    const bool over = region->phase == RegionPhase::Sealed || region->phase == RegionPhase::GivenUp;
+    const bool over = region->phase == RegionPhase::Sealed ||
+                      (region->phase == RegionPhase::GivenUp && region->unpublished == 0);
     const bool empty = over && region->live == 0 && region->tombstones == 0;
     if (region->phase != RegionPhase::Free && !empty) continue;
     preparation_.region = region.get();
@@ -68,7 +69,7 @@ bool DiskStore::prepare_new() {
     regions_.back()->phase = RegionPhase::Absent;
   }
   DiskRegion& region = *regions_[number];
-  if (io_.open(region_name(number), Io::Mode::Create, region.file) != 0) {
+  if (io_.open(region.name(), Io::Mode::Create, region.file) != 0) {
     counts_.add(counts_.io_errors, 1);
     free_wanted_ = free + superblock_.region_bytes;
     return false;
@@ -96,6 +97,7 @@ DiskRegion* DiskStore::oldest() const {
   DiskRegion* out = nullptr;
   for (const auto& region : regions_) {
     if (region->phase != RegionPhase::Sealed && region->phase != RegionPhase::GivenUp) continue;
+    if (region->unpublished != 0) continue;
     if (out == nullptr || region->epoch < out->epoch) out = region.get();
   }
   return out;
@@ -184,10 +186,12 @@ void DiskStore::preparation_failed(std::int64_t result) {
 }
 
 void DiskStore::remove_file(DiskRegion& region) {
+  ++removed_files_;
   io_.close(std::exchange(region.file, no_file));
-  const int removed = io_.remove(region_name(region.number));
+  const int removed = io_.remove(region.name());
   const bool sure = (removed == 0 || removed == -ENOENT) && io_.sync_directory() == 0;
   region.phase = RegionPhase::Absent;
+  region.cut = 0;
   region.numbers.clear();
   region.entries.clear();
   region.tombstones = 0;

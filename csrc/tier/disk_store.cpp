@@ -87,7 +87,7 @@ void DiskStore::pump() {
 
 // Another value whenever something happened that may let something else go on.
 std::uint64_t DiskStore::progress() const {
-  std::uint64_t mixed = queue_.added();
+  std::uint64_t mixed = queue_.added() + removed_files_;
   for (const std::uint64_t each :
        {std::uint64_t{unplaced_.size()}, std::uint64_t{placed_.size()}, std::uint64_t{waiters_.size()},
         std::uint64_t{seals_.size()}, std::uint64_t{preparation_.next}, std::uint64_t{preparation_.unsettled},

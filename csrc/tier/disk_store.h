@@ -188,6 +188,7 @@ class DiskStore {
   void answer_waiter(Waiter& waiter);
   // After an I/O error (or, `full`, where a file had no room): no more of this region.
   void give_up(DiskRegion& region, bool full);
+  void mark_cut(DiskRegion& region);
   void fail_placed(DiskRegion& region, TierStatus status);
   void fail_waiters(const DiskRegion& region);
   bool lose_unsynced(DiskRegion& region);
@@ -310,6 +311,7 @@ class DiskStore {
   std::vector<std::unique_ptr<Seal>> seals_;
   std::vector<DiskRegion*> dirty_;  // may have unsynced records, by epoch
   std::map<DiskRegion*, std::unique_ptr<SyncJob>> syncs_;
+  std::uint64_t removed_files_ = 0;
   std::uint64_t free_wanted_ = 0;  // of the file system, before a new region is tried again
 
   // A record goes unplaced_ -> filling_ -> placed_; a copy begins at filling_.

@@ -22,9 +22,10 @@ struct DiskOptions {
   std::uint64_t capacity_bytes = 0;        // of all region files; whole regions, at least 4
   std::uint64_t region_bytes = 64u << 20;  // of a new store; an old one keeps its own
   IoEngine engine = IoEngine::Auto;
-  bool direct = true;  // around the page cache, where the file system can
-  std::size_t depth = 16;      // requests at the device at a time
-  std::size_t operations = 0;  // under way at a time; 0: four times the depth, so that durable puts share a sync
+  bool direct = true;      // around the page cache, where the file system can
+  std::size_t depth = 16;  // requests at the device at a time
+  std::size_t operations =
+      0;  // under way at a time; 0: four times the depth, so that durable puts share a sync
   WriteAdmission admission = WriteAdmission::Always;
   std::uint64_t budget_bytes_per_second = 0, budget_burst_bytes = 0;
   // Of a region, at most 0.25: how much a reclaim may write again because it was hit or is pinned.

@@ -139,14 +139,19 @@ class Recovery {
   void open_files(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       if (name == superblock_draft_name) io_.remove(name);
-      const auto number = region_number(name);
-      if (!number) {
+      const auto of_region = read_region_name(name);
+      if (!of_region) {
         recovered_.unknown_files += name != superblock_name && name != superblock_draft_name;
         continue;
       }
       FoundRegion found;
       found.region = std::make_unique<DiskRegion>();
-      found.region->number = *number;
+      found.region->number = of_region->number;
+      found.region->cut = of_region->cut;
+      if (of_region->cut != 0) found.region->phase = RegionPhase::GivenUp;
+      for (const FoundRegion& other : found_) {
+        if (other.region->number == of_region->number) refuse("path", "one file of a region", name + " is another");
+      }
       if (const int result = io_.open(name, Io::Mode::Write, found.region->file); result != 0) {
         refuse("path", "a store whose regions can be opened", name + ": " + error_text(result));
       }
@@ -177,7 +182,7 @@ class Recovery {
       found.head.reset();
       if (!epoch) {
         const auto tail = tail_read(*found.region, disk_unit);
-        read({tail.get()}, region_name(found.region->number));
+        read({tail.get()}, found.region->name());
         if (const auto trailer = read_footer_trailer(tail->bytes(), header_of(*found.region)))
           epoch = trailer->epoch;
       }
@@ -196,7 +201,7 @@ class Recovery {
       found->tail = tail_read(*found->region, usual);
       reads.push_back(found->tail.get());
     }
-    read(reads, region_name(some.front()->region->number));
+    read(reads, some.front()->region->name());
     for (FoundRegion* found : some) {
       read_footer(*found);
       if (!found->sound_footer) scan(*found);
@@ -207,13 +212,14 @@ class Recovery {
   }
 
   void read_footer(FoundRegion& found) {
+    if (found.region->cut != 0) return;
     const auto trailer = read_footer_trailer(found.tail->bytes(), header_of(*found.region));
     if (!trailer || trailer->epoch != found.region->epoch) return;
     const std::uint64_t bytes = footer_bytes(trailer->entries);
     if (bytes > superblock_.region_bytes - region_header_bytes) return;
     if (bytes > found.tail->bytes().size()) {
       found.tail = tail_read(*found.region, bytes);
-      read({found.tail.get()}, region_name(found.region->number));
+      read({found.tail.get()}, found.region->name());
     }
     found.sound_footer =
         read_footer_entries(found.tail->bytes(), *trailer, superblock_.region_bytes, found.entries);
@@ -222,7 +228,9 @@ class Recovery {
 
   void scan(FoundRegion& found) {
     ScanLosses losses;
-    RegionScan scan(io_, found.region->file, header_of(*found.region), losses);
+    const std::uint64_t limit = found.region->cut != 0 ? std::uint64_t{found.region->cut} * disk_unit
+                                                       : superblock_.region_bytes;
+    RegionScan scan(io_, found.region->file, header_of(*found.region), limit, losses);
     for (FooterEntry entry; scan.next(entry);) found.entries.push_back(entry);
     recovered_.scanned_regions += !found.entries.empty() || losses.torn != 0;
     recovered_.torn += losses.torn;
@@ -258,9 +266,11 @@ class Recovery {
       }
       loaded_[n] = {entry.parent, order, 0};
     }
-    region.phase = found.sound_footer      ? RegionPhase::Sealed
+    region.phase = region.cut != 0         ? RegionPhase::GivenUp
+                   : found.sound_footer    ? RegionPhase::Sealed
                    : found.entries.empty() ? RegionPhase::Free
                                            : RegionPhase::Open;
+    if (region.cut != 0) region.synced = region.published;
     if (region.phase == RegionPhase::Open) region.entries = std::move(found.entries);
   }
 
@@ -317,7 +327,7 @@ class Recovery {
         });
       }
       io_.close(std::exchange(out->file, no_file));
-      const int removed = io_.remove(region_name(out->number));
+      const int removed = io_.remove(out->name());
       if (removed != 0 || io_.sync_directory() != 0) {
         refuse("capacity_bytes", "a directory whose regions can be removed",
                error_text(removed != 0 ? removed : -EIO));

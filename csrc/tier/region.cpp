@@ -159,21 +159,23 @@ bool read_footer_entries(std::span<const std::byte> tail, const FooterTrailer& t
   return true;
 }
 
-std::string region_name(std::uint32_t number) {
-  char name[32];
-  std::snprintf(name, sizeof name, "%06u.region", number);
-  return name;
+std::string text_of(const RegionName& name) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%06u.region", name.number);
+  return name.cut == 0 ? text : text + ("-" + std::to_string(name.cut));
 }
 
-std::optional<std::uint32_t> region_number(const std::string& name) {
-  constexpr std::size_t digits = 6;
-  if (name.size() <= digits || name.substr(digits) != ".region") return std::nullopt;
-  std::uint32_t number = 0;
-  for (std::size_t i = 0; i < digits; ++i) {
-    if (name[i] < '0' || name[i] > '9') return std::nullopt;
-    number = number * 10 + static_cast<std::uint32_t>(name[i] - '0');
-  }
-  return number;
+std::optional<RegionName> read_region_name(const std::string& text) {
+  RegionName name;
+  const auto digits = [&](std::size_t from, std::size_t to, std::uint32_t& out) {
+    for (std::size_t i = from; i < to; ++i) {
+      if (i >= text.size() || text[i] < '0' || text[i] > '9') return;
+      out = out * 10 + static_cast<std::uint32_t>(text[i] - '0');
+    }
+  };
+  digits(0, 6, name.number);
+  digits(14, std::min<std::size_t>(text.size(), 21), name.cut);
+  return text_of(name) == text ? std::optional(name) : std::nullopt;
 }
 
 }  // namespace hkv

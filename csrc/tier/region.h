@@ -91,9 +91,16 @@ std::optional<FooterTrailer> read_footer_trailer(std::span<const std::byte> tail
 bool read_footer_entries(std::span<const std::byte> tail, const FooterTrailer& trailer,
                          std::uint64_t region_bytes, std::vector<FooterEntry>& out);
 
-std::string region_name(std::uint32_t number);
-// The number of a region's name; nothing for other names.
-std::optional<std::uint32_t> region_number(const std::string& name);
+// A region file's name. `cut`: an I/O error made doubtful what lies from this unit on, whatever a later read or sync of
+// the same file says, so that it counts no more (NNNNNN.region-CUT); 0: all of it counts.
+struct RegionName {
+  std::uint32_t number = 0;
+  std::uint32_t cut = 0;
+  friend bool operator==(const RegionName&, const RegionName&) = default;
+};
+std::string text_of(const RegionName& name);
+// Nothing for other names.
+std::optional<RegionName> read_region_name(const std::string& text);
 
 // Where a record's payload begins, and what the record takes, in bytes from its envelope on.
 constexpr std::uint64_t payload_offset_of(std::size_t parts) {

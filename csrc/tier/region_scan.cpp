@@ -48,8 +48,9 @@ void read_all(Io& io, std::span<RecoveryRead* const> reads, const std::string& n
               name + ": " + std::strerror(static_cast<int>(-left.front()->request.result)));
 }
 
-RegionScan::RegionScan(Io& io, FileId file, const RegionHeader& header, ScanLosses& losses)
-    : io_(io), file_(file), header_(header), losses_(losses) {}
+RegionScan::RegionScan(Io& io, FileId file, const RegionHeader& header, std::uint64_t limit,
+                       ScanLosses& losses)
+    : io_(io), file_(file), header_(header), limit_(limit), losses_(losses) {}
 
 std::span<const std::byte> RegionScan::view(std::uint64_t offset, std::uint64_t bytes) {
   const std::uint64_t end = std::min(offset + bytes, header_.region_bytes);
@@ -59,7 +60,7 @@ std::span<const std::byte> RegionScan::view(std::uint64_t offset, std::uint64_t 
         std::min(std::max(from + window_bytes, round_up_to_unit(end)), header_.region_bytes);
     RecoveryRead read(file_, from, to - from);
     RecoveryRead* const one = &read;
-    read_all(io_, {&one, 1}, region_name(header_.number));
+    read_all(io_, {&one, 1}, text_of({header_.number, 0}));
     window_at_ = from;
     window_bytes_ = read.bytes().size();
     window_ = std::move(read.memory);
@@ -85,12 +86,13 @@ bool RegionScan::next(FooterEntry& out) {
 }
 
 RegionScan::Found RegionScan::look(FooterEntry& out) {
+  if (end_ >= limit_) return Found::End;
   const std::size_t bytes = envelope_bytes_at(view(end_, disk_unit));
   if (bytes == 0) return Found::End;
   Envelope envelope;
   if (read_envelope(view(end_, bytes), envelope) != Damage::None) return Found::Damaged;
   if (envelope.epoch != header_.epoch) return Found::Stale;
-  const std::uint64_t room = header_.region_bytes - end_;
+  const std::uint64_t room = limit_ - end_;
   if (envelope.payload_offset % disk_unit != 0 || envelope.payload_offset > room ||
       envelope.payload_bytes > room - envelope.payload_offset) {
     return Found::Damaged;

@@ -38,8 +38,8 @@ struct ScanLosses {
 // no record of this life follows; one whose payload is not whole is passed over, since its envelope says how long it is.
 class RegionScan {
  public:
-  // Requires: io and losses outlive it.
-  RegionScan(Io& io, FileId file, const RegionHeader& header, ScanLosses& losses);
+  // Requires: io and losses outlive it. Nothing counts from `limit` on.
+  RegionScan(Io& io, FileId file, const RegionHeader& header, std::uint64_t limit, ScanLosses& losses);
   // Throws Error(TierError): the device could not read.
   bool next(FooterEntry& out);
   // Where the next record would go.
@@ -54,6 +54,7 @@ class RegionScan {
   Io& io_;
   FileId file_;
   const RegionHeader header_;
+  const std::uint64_t limit_;
   ScanLosses& losses_;
   std::uint64_t end_ = region_header_bytes;
   AlignedBuffer window_;

@@ -143,7 +143,8 @@ bool has_uring() {
 
 }  // namespace
 
-const int contract::kinds = 3;  // a simulated disk, a directory by threads, a directory by io_uring where it is to be had
+const int contract::kinds =
+    3;  // a simulated disk, a directory by threads, a directory by io_uring where it is to be had
 std::unique_ptr<contract::TierWorld> contract::make_world(const WorldOptions& options, int kind) {
   if (kind == 0) return std::make_unique<SimulatedWorld>(options);
   static const bool uring = has_uring();
@@ -194,7 +195,9 @@ HKV_TEST("a directory that is no store, or not wholly one, is left as it is") {
   std::ofstream(scratch / "full/thesis.txt") << "mine";
   EXPECT_EQ(refusal([&] { open_disk_tier(at(scratch / "full")); }), "path");
   EXPECT(std::filesystem::exists(scratch / "full/thesis.txt"));
-  { open_disk_tier(at(scratch / "store")); }
+  {
+    open_disk_tier(at(scratch / "store"));
+  }
   std::ofstream(scratch / "store/notes") << "mine";
   {
     const auto tier = open_disk_tier(at(scratch / "store"));
