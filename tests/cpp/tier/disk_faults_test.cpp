@@ -43,7 +43,7 @@ HKV_TEST("the power goes at any call: what was told to be durable is there, what
         }
       }
     }
-    recovered_records += whole.world()->index.records();
+    recovered_records += whole.world()->index->records();
   }
   std::printf("     %zu crashed disks opened, %zu records in the whole histories' ends\n", states,
               recovered_records);
@@ -97,7 +97,7 @@ HKV_TEST(
         SimulatedFault fault = kind.fault;
         fault.first = fault.last = call;
         HistoryRun run{SimulatedDisk(), seed};
-        const bool ended = run.run(steps, ~std::size_t{0}, false, {fault});
+        const bool ended = run.run(steps, ~std::size_t{0}, false, {fault}, lies(fault));
         ++runs;
         refused += run.refused();
         std::vector<std::string> wrong = run.wrong();

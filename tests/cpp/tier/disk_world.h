@@ -63,10 +63,13 @@ class DiskWorld final : public DiskStore::Owner {
 
   DiskWorld(SimulatedDisk disk, const DiskOptions& given = world_options(), std::size_t depth = 8)
       : options(given), io(std::move(disk), depth) {}
-  // Throws as recovery.
+  // As a process that begins: the first, or, of the same Io, one after the other. Throws as recovery.
   void open() {
-    DiskContent content = recover(io, options, index, recovered);
-    store = std::make_unique<DiskStore>(options, io, index, std::move(content), *this);
+    store.reset();
+    index = std::make_unique<DiskIndex>();
+    recovered = {};
+    DiskContent content = recover(io, options, *index, recovered);
+    store = std::make_unique<DiskStore>(options, io, *index, std::move(content), *this);
   }
 
   static std::size_t bytes_of(int key) { return 5000 + static_cast<std::size_t>(key % 7) * 700; }
@@ -118,7 +121,7 @@ class DiskWorld final : public DiskStore::Owner {
     return store->closed();
   }
   bool here(int key, std::uint64_t format = 7) const {
-    return index.look(world_key(key, format)).answer == Presence::Answer::Here;
+    return index->look(world_key(key, format)).answer == Presence::Answer::Here;
   }
 
   // What the tier's shared half does with an answer.
@@ -146,7 +149,7 @@ class DiskWorld final : public DiskStore::Owner {
 
   DiskOptions options;
   SimulatedIo io;
-  DiskIndex index;
+  std::unique_ptr<DiskIndex> index;
   Recovered recovered;
   std::unique_ptr<DiskStore> store;
   Deadline now = Deadline(std::chrono::seconds(1000));
