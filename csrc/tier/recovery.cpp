@@ -150,7 +150,8 @@ class Recovery {
       found.region->cut = of_region->cut;
       if (of_region->cut != 0) found.region->phase = RegionPhase::GivenUp;
       for (const FoundRegion& other : found_) {
-        if (other.region->number == of_region->number) refuse("path", "one file of a region", name + " is another");
+        if (other.region->number == of_region->number)
+          refuse("path", "one file of a region", name + " is another");
       }
       if (const int result = io_.open(name, Io::Mode::Write, found.region->file); result != 0) {
         refuse("path", "a store whose regions can be opened", name + ": " + error_text(result));
@@ -228,8 +229,8 @@ class Recovery {
 
   void scan(FoundRegion& found) {
     ScanLosses losses;
-    const std::uint64_t limit = found.region->cut != 0 ? std::uint64_t{found.region->cut} * disk_unit
-                                                       : superblock_.region_bytes;
+    const std::uint64_t limit =
+        found.region->cut != 0 ? std::uint64_t{found.region->cut} * disk_unit : superblock_.region_bytes;
     RegionScan scan(io_, found.region->file, header_of(*found.region), limit, losses);
     for (FooterEntry entry; scan.next(entry);) found.entries.push_back(entry);
     recovered_.scanned_regions += !found.entries.empty() || losses.torn != 0;

@@ -90,6 +90,12 @@ class DiskWorld final : public DiskStore::Owner {
     ask->operation->parts = ask->bytes->parts;
     return begin(ask);
   }
+  // Into memory of the caller's.
+  Ask get_parts(int key, std::vector<Part> parts) {
+    Ask ask = make(TierOperation::Kind::Get, key, 7);
+    ask->operation->parts = std::move(parts);
+    return begin(ask);
+  }
   Ask remove(int key) { return begin(make(TierOperation::Kind::Remove, key, 7)); }
   Ask flush() { return begin(make(TierOperation::Kind::Flush, 0, 7)); }
 
