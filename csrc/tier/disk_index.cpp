@@ -16,8 +16,8 @@ std::uint64_t DiskIndex::hash_of(const Key128& digest, RecordKind kind) {
 }
 
 std::uint32_t DiskIndex::format_number(const Key128& format) const {
-  // (46) acquire-load synchronizes-with (47)
-  const std::uint32_t count = format_count_.load(at(46, acquire));
+  // (45) acquire-load synchronizes-with (46)
+  const std::uint32_t count = format_count_.load(at(45, acquire));
   for (std::uint32_t i = 0; i < count; ++i) {
     if (formats_[i] == format) return i;
   }
@@ -29,8 +29,8 @@ std::uint32_t DiskIndex::intern(const Key128& format) {
   const std::uint32_t count = format_count_.load();
   if (known != none_u32 || count == index_formats) return known;
   formats_[count] = format;
-  // (47) release-store synchronizes-with (46)
-  format_count_.store(count + 1, at(47, release));
+  // (46) release-store synchronizes-with (45)
+  format_count_.store(count + 1, at(46, release));
   return count;
 }
 

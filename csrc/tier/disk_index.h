@@ -9,7 +9,8 @@
 //  2. No cycles: a record's parent was in before it, or `link_loaded` found a root above it.
 //  3. A reader that says Here saw the record live after the call began; one that says Absent met no life of the key
 //     that lasted from before the call to its end (index_cell.h 1, index_buckets.h 2).
-//  4. Formats are numbered once and for all: a number that a reader meets names the same format whenever it looks.
+//  4. Formats are numbered once and for all: a number below the count names the same format whenever one looks, and is
+//     written before the count says so (release, acquire).
 // A boundary's parent is a block record of any format, since a boundary does not say of which: the first found.
 #pragma once
 #include <array>

@@ -102,8 +102,9 @@ void DiskStore::begin_remove(TierOperation* operation) {
   Pending* coming = find_pending(operation->key.digest, operation->key.kind, &operation->key.format);
   const bool there = n != none_u32 || coming != nullptr;
   // What no index knows may still lie on disk, or be on its way there, and be found when the store is opened again.
-  if (!there && lingering() == 0 && !pending_.contains(operation->key.digest))
+  if (!there && lingering() == 0 && !pending_.contains(operation->key.digest)) {
     return answer(operation, TierStatus::Miss);
+  }
   if (n != none_u32) erase(n);
   if (coming != nullptr) coming->doomed = true;
   auto pending = std::make_unique<Pending>();

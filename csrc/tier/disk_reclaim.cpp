@@ -15,7 +15,6 @@ constexpr std::uint32_t tree_counted = 64;  // descendants that count: a bound f
 struct Candidate {
   DiskIndex::Number number = none_u32;
   std::uint32_t score = 0, tree = 0;
-  bool kept = false;
 };
 
 // What lies in a region, with a score each: what is needed for something is worth at least as much as that.
@@ -49,7 +48,7 @@ void DiskStore::choose_kept(DiskRegion& region) {
   preparation_.failed = false;
   if (current_ == nullptr) return;
   std::unordered_map<DiskIndex::Number, std::size_t> where;
-  std::vector<Candidate> all = candidates_of(index_, region, where);
+  const std::vector<Candidate> all = candidates_of(index_, region, where);
   std::vector<std::size_t> order(all.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -59,26 +58,14 @@ void DiskStore::choose_kept(DiskRegion& region) {
       current_->tail + footer_bytes(current_->entries.size() + current_->unpublished + all.size());
   std::uint64_t left =
       std::min(kept_share(), superblock_.region_bytes - std::min(taken, superblock_.region_bytes));
-  std::vector<std::size_t> chain;
-  for (const std::size_t i : order) {
+  for (const std::size_t i : order) {  // what a record needs has at least its score, and a larger tree
     if (all[i].score == 0) break;
-    // With a record go those below it that are in the same region: parents first.
-    chain.clear();
-    std::uint64_t bytes = 0;
-    for (auto at = where.find(all[i].number); at != where.end() && !all[at->second].kept;
-         at = where.find(index_.parent(all[at->second].number))) {
-      chain.push_back(at->second);
-      bytes += std::uint64_t{index_.place(all[at->second].number).units} * disk_unit;
-      if (bytes > left) break;
-    }
+    const RecordPlace place = index_.place(all[i].number);
+    const std::uint64_t bytes = std::uint64_t{place.units} * disk_unit;
     if (bytes > left) continue;
     left -= bytes;
     preparation_.reserved += bytes;
-    for (; !chain.empty(); chain.pop_back()) {
-      Candidate& each = all[chain.back()];
-      each.kept = true;
-      kept.emplace_back(each.number, index_.place(each.number));
-    }
+    kept.emplace_back(all[i].number, place);
   }
 }
 

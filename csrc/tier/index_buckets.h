@@ -47,7 +47,7 @@ class IndexBuckets {
       const Line* line = &line_of(main_, bucket_of(hash, count));
       for (;;) {
         for (const Atom<std::uint32_t>& slot : line->slot) {
-          // (39) acquire-load synchronizes-with (40, 41, 45)
+          // (39) acquire-load synchronizes-with (40, 41, 44)
           const std::uint32_t seen = slot.load(at(39, acquire));
           if (seen >> number_bits == tag_of(hash) && seen != 0 && each((seen & most_numbers) - 1))
             return true;
@@ -59,8 +59,7 @@ class IndexBuckets {
       }
       const std::uint32_t now = count_.load();
       if (now == count) return false;
-      // (44) acquire-load synchronizes-with (38)
-      count = count_.load(at(44, acquire));
+      count = now;  // what was read in the slots acquired all that a split did
     }
   }
 
@@ -78,8 +77,8 @@ class IndexBuckets {
     const std::uint32_t value = tag_of(hash) << number_bits | (number + 1);
     Atom<std::uint32_t>* slot = find(bucket_of(hash, count_.load()), value);
     HKV_CHECK(slot != nullptr);
-    // (45) release-store synchronizes-with (39)
-    slot->store(0, at(45, release));
+    // (44) release-store synchronizes-with (39)
+    slot->store(0, at(44, release));
     --numbers_;
   }
   std::size_t bytes() const {
@@ -151,7 +150,7 @@ class IndexBuckets {
       }
       if (line->link.load() == 0) break;
     }
-    // (38) release-store synchronizes-with (37, 44)
+    // (38) release-store synchronizes-with (37)
     count_.store(count + 1, at(38, release));
     for (Atom<std::uint32_t>* slot : leaving) {
       // (41) release-store synchronizes-with (39)

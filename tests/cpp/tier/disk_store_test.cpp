@@ -125,6 +125,7 @@ HKV_TEST("a put whose parent is neither there nor coming is a Miss; one whose pa
   DiskWorld world{SimulatedDisk()};
   world.open();
   EXPECT_EQ(world.wait(world.put(2, 1)), TierStatus::Miss);
+  EXPECT_EQ(world.store->counts().bytes_written.load(), 0u);
   const auto parent = world.put(1), child = world.put(2, 1), boundary = world.put(102, 2);
   world.settle();
   for (const auto& ask : {parent, child, boundary}) EXPECT(ask->is(TierStatus::Ok));
@@ -242,6 +243,49 @@ HKV_TEST(
   DiskWorld again(world.io.disk().restart_with_none());
   again.open();
   EXPECT(again.here(1) && again.here(2));
+}
+
+HKV_TEST("what a failed sync made doubtful counts no more for the next opener, whatever the system shows it") {
+  DiskWorld world{SimulatedDisk()};
+  world.open();
+  EXPECT_EQ(world.wait(world.put(1, -1, true)), TierStatus::Ok);
+  EXPECT_EQ(world.wait(world.put(2, 1)), TierStatus::Ok);
+  SimulatedFault broken;
+  broken.value = EIO;
+  broken.only = SimulatedFault::Only::Sync;
+  world.io.add(broken);
+  EXPECT_EQ(world.wait(world.flush()), TierStatus::IoError);
+  world.open();  // another process, no power cut
+  EXPECT(world.here(1) && !world.here(2));
+  EXPECT_EQ(world.wait(world.put(3, 1, true)), TierStatus::Ok);
+  world.settle();
+  EXPECT(world.close());
+  DiskWorld again(world.io.disk().restart_with_none());
+  again.open();
+  EXPECT(again.here(1) && !again.here(2) && again.here(3));
+}
+
+HKV_TEST("a record is durable only when what is older is, in other regions too") {
+  DiskWorld world{SimulatedDisk()};
+  world.open();
+  int key = 0;
+  for (; world.store->region(0) == nullptr || world.store->region(0)->tail < 11 * disk_unit; ++key) {
+    EXPECT_EQ(world.wait(world.put(key, key == 0 ? -1 : key - 1)), TierStatus::Ok);
+    world.settle();
+  }
+  SimulatedFault frozen;  // the first sync, which is of the older region
+  frozen.kind = SimulatedFault::Kind::Frozen;
+  frozen.only = SimulatedFault::Only::Sync;
+  world.io.add(frozen);
+  const auto child = world.put(key, key - 1, true, false, 7, 9000);
+  world.settle();
+  EXPECT(!child->status);
+  EXPECT(world.here(key));  // written and found, not durable
+  EXPECT_EQ(world.store->region(1)->phase, RegionPhase::Open);
+  EXPECT(world.store->region(1)->synced == world.store->region(1)->published);
+  world.io.thaw();
+  world.settle();
+  EXPECT(child->is(TierStatus::Ok));
 }
 
 HKV_TEST("parts go straight into aligned memory, in any order and any selection through a buffer") {
