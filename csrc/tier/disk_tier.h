@@ -22,12 +22,14 @@ struct DiskOptions {
   std::uint64_t capacity_bytes = 0;        // of all region files; whole regions, at least 4
   std::uint64_t region_bytes = 64u << 20;  // of a new store; an old one keeps its own
   IoEngine engine = IoEngine::Auto;
-  bool direct = true;  // around the page cache, where the file system can
-  std::size_t depth = 16;
+  bool direct = true;      // around the page cache, where the file system can
+  std::size_t depth = 16;  // requests at the device at a time
+  std::size_t operations =
+      0;  // under way at a time; 0: four times the depth, so that durable puts share a sync
   WriteAdmission admission = WriteAdmission::Always;
   std::uint64_t budget_bytes_per_second = 0, budget_burst_bytes = 0;
-  double keep_share =
-      0.25;  // of a region: how much of it a reclaim may write again because it was hit or is pinned
+  // Of a region, at most 0.25: how much a reclaim may write again because it was hit or is pinned.
+  double keep_share = 0.25;
   TierLimits limits;
 };
 
@@ -35,16 +37,49 @@ struct DiskOptions {
 struct Recovered {
   std::uint64_t regions = 0, records = 0, bytes = 0;
   std::uint64_t scanned_regions = 0;  // without a sound footer: read record by record
-  std::uint64_t torn = 0, stale = 0, orphans = 0,
-                removed = 0;  // records left out: not whole, of a former life of
-                              // their region, without their parent, tombstoned
+  // Records left out: not whole, of a former life of their region, without their parent, tombstoned.
+  std::uint64_t torn = 0, stale = 0, orphans = 0, removed = 0;
+  std::uint64_t unknown_files = 0;  // neither of the store nor touched
   double seconds = 0;
 };
 
-// Opens the store, made where there is none, and recovers what a crash left.
+// Puts: a record whose parent is neither there nor on its way is a Miss; one that is there is Ok and not written again.
+// Ok says that it will be found; with `durable`, and after a flush, that it survives a power cut. An I/O error may take
+// what was not durable yet: then it is gone from the index, and a flush says IoError once.
+// Gets: what cannot be read or is not what it says is dropped from the index. A miss does no I/O.
+// Removes: Ok once the record cannot come back, with everything above it.
+class DiskTier : public Tier {
+ public:
+  ~DiskTier() override;
+
+  TierCaps caps() const override;
+  Presence look(const RecordKey& key) const override;  // Progress: disk_index.h
+  void touch(const RecordKey& key) override;
+
+  const Recovered& recovered() const;
+  const char* engine() const;  // "io_uring", "threads"
+
+ protected:
+  void begin(Operation* operation) override;
+  // Finishes what was begun, seals the region that is open, and lets go of the directory: a next opener scans nothing.
+  // Waits for the device as long as that takes.
+  void end() override;
+  TierUsage engine_usage() const override;
+  void drop(const Operation& operation) override;
+
+ private:
+  friend std::unique_ptr<DiskTier> open_disk_tier(const DiskOptions& options, std::unique_ptr<Io> io);
+  struct Engine;
+  explicit DiskTier(const TierLimits& limits);
+  void run();
+
+  std::unique_ptr<Engine> engine_;
+};
+
+// Opens the store, made where there is none, and recovers what a crash left. `io`: instead of the directory at the path.
 // Throws Error(TierError): the path cannot be had, another opener holds it, it is no store or one of a newer version,
-// or the capacity does not fit. Nothing on disk has changed then.
-class DiskTier;
+// the capacity does not fit, a region cannot be read; Error(ArgumentError): an option. Nothing that was stored has
+// changed then.
 std::unique_ptr<DiskTier> open_disk_tier(const DiskOptions& options, std::unique_ptr<Io> io = nullptr);
 
 }  // namespace hkv

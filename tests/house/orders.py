@@ -16,7 +16,7 @@ from house.tree import code_of, core_files, shown
 
 SEAM = "csrc/base/atomic.h"  # names std::atomic and std::memory_order, nobody else does
 CHECKER_SEAM = "csrc/base/relacy_atomic.h"  # the same type over the model checker
-MAY_ORDER = ("base", "block")
+MAY_ORDER = ("base", "block", "tier")
 COMMENT_REACH = 4  # lines
 
 _SITE = re.compile(r"\bat\(\s*(\d+)\s*,\s*(?:hkv::)?(\w+)\s*\)")
@@ -49,7 +49,7 @@ class Edge:
 
 
 def spelled(root: Path) -> list[str]:
-    """Find orders outside base and block, orders without a number, and atomics beside the seam."""
+    """Find orders outside base, block and tier, orders without a number, and atomics beside the seam."""
     found = []
     for path in core_files(root):
         name = shown(root, path)

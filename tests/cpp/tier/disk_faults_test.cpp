@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk store when the power goes at any call, and when any call goes wrong.
+#include <cstdlib>
+
+#include "testing.h"
+#include "tier/disk_history.h"
+
+namespace hkv {
+namespace {
+
+// HKV_STEPS: more histories.
+int histories(int usual) {
+  const char* steps = std::getenv("HKV_STEPS");
+  return steps != nullptr ? std::max(usual, std::atoi(steps)) : usual;
+}
+
+std::string named(std::uint64_t seed, std::size_t cut, bool after, std::size_t way, const std::string& what) {
+  return "history " + std::to_string(seed) + ", power cut " + (after ? "after" : "at") + " call " +
+         std::to_string(cut) + ", way " + std::to_string(way) + ": " + what;
+}
+
+HKV_TEST("the power goes at any call: what was told to be durable is there, what was removed is not") {
+  std::size_t states = 0, recovered_records = 0;
+  int shown = 0;
+  for (std::uint64_t seed = 1; seed <= static_cast<std::uint64_t>(histories(2)); ++seed) {
+    const auto steps = random_history(seed, 60);
+    HistoryRun whole{SimulatedDisk(), seed};
+    EXPECT(whole.run(steps));
+    for (std::size_t cut = 0; cut < whole.calls() && shown < 5; ++cut) {
+      for (const bool after : {false, true}) {
+        HistoryRun run{SimulatedDisk(), seed};
+        if (run.run(steps, cut, after)) continue;
+        for (const std::string& what : run.wrong())
+          testing::fail(__FILE__, __LINE__, named(seed, cut, after, 0, what));
+        const SimulatedDisk disk = run.disk();
+        std::size_t way = 0;
+        for (const Survives& survives : ways_to_survive(disk.uncertain(), 6, seed * 1000 + cut)) {
+          const std::string what = check_reopened(run, disk.restart(survives), 5, true);
+          ++states;
+          ++way;
+          if (what.empty() || shown++ >= 5) continue;
+          testing::fail(__FILE__, __LINE__, named(seed, cut, after, way, what));
+        }
+      }
+    }
+    recovered_records += whole.world()->index->records();
+  }
+  std::printf("     %zu crashed disks opened, %zu records in the whole histories' ends\n", states,
+              recovered_records);
+  EXPECT(recovered_records > 0);
+}
+
+struct FaultKind {
+  const char* name;
+  SimulatedFault fault;
+};
+
+std::vector<FaultKind> fault_kinds() {
+  using Kind = SimulatedFault::Kind;
+  const auto made = [](Kind kind, std::uint64_t value, std::size_t sectors = 0) {
+    SimulatedFault fault;
+    fault.kind = kind;
+    fault.value = value;
+    fault.sectors = sectors;
+    return fault;
+  };
+  return {{"EIO", made(Kind::Error, EIO)},
+          {"EIO after three sectors", made(Kind::Error, EIO, 3)},
+          {"ENOSPC", made(Kind::Error, ENOSPC)},
+          {"short, one sector", made(Kind::Short, 512)},
+          {"short, one unit", made(Kind::Short, disk_unit)},
+          {"nothing moved", made(Kind::Short, 0)},
+          {"torn", made(Kind::Torn, 3)},
+          {"lost", made(Kind::Torn, 0)},
+          {"misdirected to the start", made(Kind::Misdirected, 0)},
+          {"misdirected to the first record", made(Kind::Misdirected, disk_unit)},
+          {"a bit of the envelope", made(Kind::Flip, 20 * 8 + 3)},
+          {"a bit of the payload", made(Kind::Flip, (disk_unit + 700) * 8 + 1)}};
+}
+
+// Whether a fault of this kind lies about what it did, so that what was told to be durable may not be.
+bool lies(const SimulatedFault& fault) {
+  return fault.kind != SimulatedFault::Kind::Error && fault.kind != SimulatedFault::Kind::Short;
+}
+
+HKV_TEST(
+    "any call goes wrong: no wrong bytes, then or after a restart, and an honest error loses nothing "
+    "durable") {
+  std::size_t runs = 0, refused = 0;
+  int shown = 0;
+  const std::uint64_t seeds = static_cast<std::uint64_t>(histories(2));
+  const std::size_t stride = seeds > 2 ? 1 : 5;  // of calls; each kind begins at another, so that each is met
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const auto steps = random_history(seed, 60);
+    HistoryRun whole{SimulatedDisk(), seed};
+    whole.run(steps);
+    std::size_t first = 0;
+    for (const FaultKind& kind : fault_kinds()) {
+      for (std::size_t call = first++ % stride; call < whole.calls() && shown < 8; call += stride) {
+        SimulatedFault fault = kind.fault;
+        fault.first = fault.last = call;
+        HistoryRun run{SimulatedDisk(), seed};
+        const bool ended = run.run(steps, ~std::size_t{0}, false, {fault}, lies(fault));
+        ++runs;
+        refused += run.refused();
+        std::vector<std::string> wrong = run.wrong();
+        if (!ended && !run.refused()) wrong.push_back("came to a stop");
+        const SimulatedDisk disk = run.disk();
+        for (const bool all : {true, false}) {
+          const std::string what =
+              check_reopened(run, all ? disk.restart_with_all() : disk.restart_with_none(), 5, !lies(fault));
+          if (!what.empty()) wrong.push_back(what);
+        }
+        for (const std::string& what : wrong) {
+          if (shown++ >= 8) break;
+          testing::fail(__FILE__, __LINE__,
+                        "history " + std::to_string(seed) + ", call " + std::to_string(call) + ", " +
+                            kind.name + ": " + what);
+        }
+      }
+    }
+  }
+  std::printf("     %zu runs with one fault, %zu of them refused to open\n", runs, refused);
+}
+
+}  // namespace
+}  // namespace hkv
