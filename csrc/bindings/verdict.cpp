@@ -7,7 +7,6 @@
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
 #include "bindings/fast_call.h"
-#include "reuse/planes.h"
 
 #include <structmember.h>  // after Python.h
 
@@ -84,8 +83,7 @@ void ask(VerdictObject& result, PyObject* const* arguments) {
   if (lease == nullptr) return;
   for (int g = 0; g < static_cast<int>(cache.layout().groups.size()); ++g) {
     if (!(lease->replayed >> g & 1)) continue;
-    const Group& group = cache.layout().groups[g];
-    result.replay.emplace_back(g, replay_from(group, cache.layout().step_tokens(), lease->tokens));
+    result.replay.emplace_back(g, lease->resume_tokens);
   }
   result.held = py::cast(std::make_shared<LeaseBox>(box, std::move(lease))).release().ptr();
 }

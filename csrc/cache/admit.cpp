@@ -6,7 +6,6 @@
 #include "cache/cache.h"
 #include "cache/ticket.h"
 #include "layout/residency.h"
-#include "reuse/planes.h"
 
 namespace hkv {
 namespace {
@@ -172,18 +171,18 @@ std::vector<std::int64_t> HybridCache::extra_pages(const AdmitQuestion& question
   }
   for (int g = 0; g < store_.group_count(); ++g) {
     if (used(g) && (lease.replayed >> g & 1) != 0)
-      extra[g] += replayed_blocks(g, lease.tokens).to - replayed_blocks(g, lease.tokens).from;
+      extra[g] += replayed_blocks(g, lease).to - replayed_blocks(g, lease).from;
   }
   return extra;
 }
 
-// Own blocks of a group that are computed again so that a resume at the length is exact.
-BlockSpan HybridCache::replayed_blocks(int group, std::int64_t tokens) const {
+// Own blocks of a replayed group that are computed again so that a resume at the lease's length is exact.
+BlockSpan HybridCache::replayed_blocks(int group, const Lease& lease) const {
   const Group& g = layout_.groups[group];
   const std::int64_t block_tokens = layout_.block_tokens(g);
-  const BlockSpan none{tokens / block_tokens, tokens / block_tokens};
+  const BlockSpan none{lease.tokens / block_tokens, lease.tokens / block_tokens};
   if (is_live_group(g, block_tokens)) return none;
-  return {replay_from(g, layout_.step_tokens(), tokens) / block_tokens, blocks_for(tokens, block_tokens)};
+  return {lease.resume_tokens / block_tokens, blocks_for(lease.tokens, block_tokens)};
 }
 
 bool HybridCache::take_first_pages(Ticket& ticket, const AdmitQuestion& question) {
@@ -205,15 +204,15 @@ bool HybridCache::take_first_pages(Ticket& ticket, const AdmitQuestion& question
       continue;
     }
     hand.base = hand.next_publish = hand.next_grow = ticket.start_tokens / block_tokens;
-    if (lease != nullptr && (lease->replayed >> g & 1) != 0) {
-      hand.base = std::min(hand.base, replayed_blocks(g, lease->tokens).from);
+    const bool replayed = lease != nullptr && (lease->replayed >> g & 1) != 0;
+    if (replayed) {
+      hand.base = std::min(hand.base, replayed_blocks(g, *lease).from);
       hand.next_grow = hand.base;
     }
     hand.first_held = hand.base;
     hand.blocks.reserve(static_cast<std::size_t>(
         std::min(blocks_for(ticket.max_tokens, block_tokens) - hand.base, most_reserved_blocks)));
-    if (hand.base !=
-        hand.next_publish)  // what is computed again has its pages now, so that it can always go on
+    if (replayed)  // what is computed again has its pages now, so that it can always go on
       enough = enough && take_blocks(ticket, g, blocks_for(ticket.start_tokens, block_tokens));
   }
   if (!enough) {

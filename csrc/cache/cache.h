@@ -348,7 +348,7 @@ class HybridCache {
   std::int64_t room_of(const Ticket& ticket, int group) const;
   std::int64_t room(int group) const;
   std::vector<std::int64_t> extra_pages(const AdmitQuestion& question) const;
-  BlockSpan replayed_blocks(int group, std::int64_t tokens) const;
+  BlockSpan replayed_blocks(int group, const Lease& lease) const;
   void refuse(const AdmitQuestion& question, NotAdmitted& refused);
   bool take_first_pages(Ticket& ticket, const AdmitQuestion& question);
   void copy_leased_states(Ticket& ticket, const Lease& lease);

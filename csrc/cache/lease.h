@@ -38,13 +38,16 @@ struct Lease {
   std::vector<Held> held;
   std::vector<Pin> pins;       // in the order taken
   std::uint32_t replayed = 0;  // groups that are not held but computed again
-  Verdict verdict;             // for the counters, when it is settled
+  // Where computing starts, at or below `tokens`: of all replayed groups at the earliest that one of them needs, since
+  // that is where layers run from, and the rows of each are read by the queries of its own layers.
+  std::int64_t resume_tokens = 0;
+  Verdict verdict;  // for the counters, when it is settled
   Settlement settlement = Settlement::Open;
   bool unowned = false;  // counted among the pins that no ticket answers for
 
   // Empties it for the next user; keeps its memory.
   void clear() {
-    tokens = 0;
+    tokens = resume_tokens = 0;
     keys.reset();
     history.clear();
     held.clear();

@@ -51,6 +51,7 @@ Verdict HybridCache::match(const Question& question, const std::shared_ptr<const
       const std::int64_t from = replay_from(layout_.groups[g], layout_.step_tokens(), verdict.usable_tokens);
       verdict.resume_tokens = std::min(verdict.resume_tokens, from);
     }
+    lease->resume_tokens = verdict.resume_tokens;
     lease->keys = keys;
     lease->verdict = verdict;
     live_leases_.fetch_add(1);

@@ -88,7 +88,7 @@ std::int64_t HybridCache::extend(Lease& lease, const Question& question,
       lease.history.swap(longer->history);
       lease.held.swap(longer->held);
       lease.pins.swap(longer->pins);
-      lease.tokens = longer->tokens;
+      lease.tokens = lease.resume_tokens = longer->tokens;
       lease.replayed = longer->replayed;
       lease.keys = keys;
       own(lease);

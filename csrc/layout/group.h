@@ -26,7 +26,7 @@ struct Group {
   std::int64_t footer_offset = -1;  // of a page, where its format has a footer
   int in_step_with = -1;            // group that it indexes
   bool rebuildable = false;         // may be computed again instead of stored; does not coarsen the step
-  std::int64_t replay_tokens = 0;   // tokens to compute again for that; 0: what the coverage rule implies
+  std::int64_t replay_tokens = 0;   // tokens to compute again for that; 0: what the rule implies is enough
   bool prefix() const { return coverage.rule == Rule::Prefix; }
 };
 

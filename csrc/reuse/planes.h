@@ -64,8 +64,9 @@ class Plane {
 
 // Where a replay would have to start so that a rebuildable group is whole again at t, rounded down to a
 // step; 0 where it would be the whole prefix, which is no reuse. L layers push a window's dependency back
-// L * (window - 1) tokens; a chunk and a tail start anew at their own boundary. A group that is rebuilt beside
-// another one, whose rows its own are made from, declares how many tokens that takes.
+// L * (window - 1) tokens; a chunk and a tail start anew at their own boundary. That is enough where no rows of other
+// groups are what its own are made from; else `replay_tokens` says how many it takes, which whoever describes the groups
+// has to see to. Of several groups that are missing together the earliest start holds for all (Lease::resume_tokens).
 constexpr std::int64_t replay_from(const Group& g, std::int64_t step_tokens, std::int64_t t) {
   std::int64_t from = 0;
   if (g.replay_tokens > 0) return std::max<std::int64_t>(0, t - g.replay_tokens) / step_tokens * step_tokens;

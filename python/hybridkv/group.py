@@ -100,8 +100,9 @@ class CacheGroup:
     replay_tokens : int, optional
         Of a rebuildable group: tokens before t that must be computed again. Default: what the coverage implies,
         layers * (tokens - 1) for ``Window``, the open chunk or window for ``Chunk`` and ``Checkpoint(every)``;
-        ``Checkpoint()`` implies the whole prefix, which is no reuse. Tails that are made from what a window's
-        layers put out take that window's number.
+        more, filled in by the spec, where windows or chunks of other groups lie below, or may lie as far as ``layers``
+        tell; rows that ``overlap`` keeps likewise. Any other ``Checkpoint()`` implies the whole prefix, which is no
+        reuse. Too few are refused by the spec.
 
     Raises
     ------

@@ -20,15 +20,24 @@ write are named, no ``Prefix`` group is ever among them.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from hybridkv import _core
-from hybridkv.coverage import Checkpoint, Chunk, Prefix, Window
+from hybridkv.coverage import Checkpoint, Chunk, Window
 from hybridkv.errors import SpecError
 from hybridkv.group import CacheGroup
+from hybridkv.replay_reach import (
+    Layer,
+    Reach,
+    is_endless,
+    is_overlap,
+    numbered,
+    ordered_layers,
+    own_reach,
+    pushed_back,
+    states_among,
+)
 from hybridkv.spec import CacheSpec
 
 
@@ -92,7 +101,7 @@ class BoundedReplay(_Schedule):
 
 def states_of(spec: CacheSpec) -> tuple[CacheGroup, ...]:
     """Return the groups without ``Prefix`` coverage: what a boundary record holds."""
-    return tuple(group for group in spec.groups if not isinstance(group.coverage, Prefix))
+    return states_among(spec.groups)
 
 
 def exact_replay(spec: CacheSpec, tokens: int, *, triangular: bool) -> ReplaySchedule | None:
@@ -178,65 +187,29 @@ def replay_distance(spec: CacheSpec) -> int:
     SpecError
         As :func:`exact_replay`.
     """
-    distance, aligned = 0, 1  # `out` is a multiple of `aligned`: the start of a chunk is its own chunk's start
-    for _, groups in reversed(_layers(spec)):
-        reaches = [_reach(group, distance, aligned) for group in groups]
-        if not any(isinstance(group.coverage, (Window, Chunk)) for group in groups):
-            reaches.append((distance, aligned))  # else it starts at `out` or below
-        distance = max(reach for reach, _ in reaches)
-        aligned = math.gcd(*(step for _, step in reaches))  # any of them may be the lowest
-    return distance
+    layers = _layers(spec)
+    return max((pushed_back(layers, group, _scheduled(group)).tokens for group in states_of(spec)), default=0)
 
 
 def rebuilt_spec(spec: CacheSpec) -> CacheSpec:
-    """Return the spec with every state group rebuildable, and replays that are long enough for all of them.
+    """Return the spec with every state group rebuildable.
 
     A match over such a spec answers REUSABLE with ``plan.replay`` where states are not there.
 
     Raises
     ------
     SpecError
-        As :func:`exact_replay`.
+        As :func:`exact_replay`; ``replay_tokens`` of a group that are too few.
     """
-    distance = replay_distance(spec)
-    if not distance:
-        return spec
+    _layers(spec)
     states = set(states_of(spec))
-    groups = [replace(g, rebuildable=True, replay_tokens=distance) if g in states else g for g in spec.groups]
-    return replace(spec, groups=groups)
+    return replace(spec, groups=[replace(g, rebuildable=True) if g in states else g for g in spec.groups])
 
 
-def check_declared(spec: CacheSpec) -> None:
-    """Refuse a group that a match would replay from too late a token: its rows would be wrong, and nobody told.
-
-    Without ``replay_tokens`` a match starts where the group's own coverage says. That is not enough where windows of
-    two groups lie above each other, or for a tail that is made from what window layers put out.
-
-    Raises
-    ------
-    SpecError
-        Naming the group's ``replay_tokens`` and the least that is enough.
-    """
-    rebuildable = [group for group in spec.groups if group.rebuildable]
-    if not rebuildable:
-        return
-    distance = replay_distance(spec)
-    for group in rebuildable:
-        declared = group.replay_tokens or _implied(group)
-        if declared < distance:
-            expected = f"at least {distance}, how far the spec's layers push back what a resume needs"
-            raise SpecError(group.field_name("replay_tokens"), expected, declared)
-
-
-def _implied(group: CacheGroup) -> int:
-    """Most tokens that a match replays of a group that declares nothing: ``replay_from`` of csrc/reuse/planes.h."""
-    if isinstance(group.coverage, Window):
-        return group.layer_count * (group.coverage.tokens - 1)
-    return max(group.coverage.parameter - 1, 0)
-
-
-def _is_overlap(group: CacheGroup) -> bool:
-    return group.coverage == Checkpoint() and group.format is not None and bool(group.format.overlap)
+def _scheduled(group: CacheGroup) -> Reach:
+    """Largest distance of :func:`_start` from the length where no query above it is run."""
+    declares = group.coverage == Checkpoint() and not is_overlap(group)
+    return Reach(group.replay_tokens or 0, 1) if declares else own_reach(group)
 
 
 def _start(group: CacheGroup, out: int, tokens: int) -> int:
@@ -246,50 +219,28 @@ def _start(group: CacheGroup, out: int, tokens: int) -> int:
         return int(_core.needed_span(coverage.rule, coverage.parameter, out)[0])
     if isinstance(coverage, Checkpoint) and coverage.every is not None:
         return tokens // coverage.every * coverage.every  # the rows since, or the state that starts anew there
-    if _is_overlap(group):  # of the last closed window, once there is one
+    if is_overlap(group):  # of the last closed window, once there is one
         return max(tokens // rows - 1, 0) * rows if tokens >= rows else tokens
     assert group.replay_tokens is not None  # _layers refuses others
     return max(tokens - group.replay_tokens, 0)
 
 
-def _reach(group: CacheGroup, distance: int, aligned: int) -> tuple[int, int]:
-    """Largest distance of :func:`_start` from the length, and what that start is a multiple of."""
-    coverage, rows = group.coverage, group.rows_per_page or 1
-    if isinstance(coverage, Window):
-        return distance + coverage.tokens - 1, 1
-    if isinstance(coverage, Chunk):
-        inside = aligned % coverage.tokens == 0
-        return (distance, aligned) if inside else (distance + coverage.tokens - 1, coverage.tokens)
-    if isinstance(coverage, Checkpoint) and coverage.every is not None:
-        return coverage.every - 1, coverage.every
-    return (2 * rows - 1, rows) if _is_overlap(group) else (group.replay_tokens or 0, 1)
-
-
 def _least_bound(group: CacheGroup) -> int:
     """Tokens that a bounded replay runs at least: the whole window, and every row of a tail."""
     coverage = group.coverage
-    return coverage.tokens if isinstance(coverage, Window) else _reach(group, 0, 1)[0]
+    return coverage.tokens if isinstance(coverage, Window) else _scheduled(group).tokens
 
 
-def _layers(spec: CacheSpec) -> list[tuple[int | str, list[CacheGroup]]]:
+def _layers(spec: CacheSpec) -> list[Layer]:
     """Return the layers from the lowest to the highest, each with its state groups."""
     states = states_of(spec)
     for group in states:
-        endless = group.coverage == Checkpoint() and not _is_overlap(group) and group.replay_tokens is None
-        if endless:
+        if is_endless(group):
             expected = "kept checkpoints: a state of the whole prefix is not made by a replay of its end"
             raise SpecError(group.field_name("coverage"), expected, group.coverage)
-    if len(states) == 1:  # whatever its layers are called, they lie in the order given
-        alone = states[0]
-        if not _numbered([alone]):
-            return [(layer, [alone]) for layer in alone.layers or range(1)]
-    elif not _numbered(states):
-        unnamed = next(group for group in states if not _numbered([group]))
+    layers = ordered_layers(spec.groups)
+    if layers is None:
+        unnamed = next(group for group in states if not numbered([group]))
         expected = "layer numbers, to know which lies above which in a replay"
         raise SpecError(unnamed.field_name("layers"), expected, unnamed.layers)
-    numbers = {layer for group in spec.groups for layer in group.layers if isinstance(layer, int)}
-    return [(layer, [group for group in states if layer in group.layers]) for layer in sorted(numbers)]
-
-
-def _numbered(groups: Sequence[CacheGroup]) -> bool:
-    return all(group.layers and all(isinstance(layer, int) for layer in group.layers) for group in groups)
+    return layers

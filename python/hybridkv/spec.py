@@ -20,6 +20,7 @@ from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.group import MOST_LAYERS, TOKENS_LIMIT, CacheGroup, Need, token_length
 from hybridkv.identity import Identity
 from hybridkv.kinds import StateKind
+from hybridkv.replay_reach import with_replays
 
 __all__ = ["DTYPES", "GROUPS_PER_WORD", "CacheGroup", "CacheSpec", "Need"]
 
@@ -49,7 +50,8 @@ class CacheSpec:
     Attributes
     ----------
     groups : tuple of CacheGroup
-        In the given order, each with its ``block_tokens`` filled in.
+        In the given order, each with its ``block_tokens`` filled in, and with ``replay_tokens`` where it is
+        rebuildable and its coverage alone says too few.
 
     Raises
     ------
@@ -82,6 +84,7 @@ class CacheSpec:
         object.__setattr__(self, "groups", tuple(group.resolved(unit) for group in self.groups))
         self._check_names()
         self._check_words()
+        object.__setattr__(self, "groups", with_replays(self.groups))
         if self.boundary_tokens >= TOKENS_LIMIT:
             raise SpecError("groups", "blocks whose common multiple is below 2**62", self.boundary_tokens)
 

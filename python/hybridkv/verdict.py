@@ -61,10 +61,12 @@ class Plan:
     conversions : tuple
         (group, block) whose bytes are of a convertible format.
     replay : mapping of str to (int, int)
-        For each rebuildable group that is missing: the tokens [from, t) to compute again for it.
+        For each rebuildable group that is missing: the tokens [from, t) to compute again for it. They start
+        together, where the first of them has to. Queries of the replay read rows of every window and chunk from
+        ``from`` on: those of groups that are not named are made on the way and kept nowhere.
     resume_tokens : int
-        Where the engine resumes computing: the smallest ``from`` of the replay, or the usable length. Below the
-        usable length writes are masked for every other group.
+        Where the engine resumes computing: ``from`` of the replay, or the usable length. Below the usable length
+        writes are masked for every other group.
     exact : bool
         Whether the continuation is bit for bit what recomputation gives.
     restore_tokens : int

@@ -33,7 +33,7 @@ from hybridkv.coverage import Prefix
 from hybridkv.errors import ArgumentError
 from hybridkv.group import Need
 from hybridkv.inspection import own_block_tokens
-from hybridkv.replay_schedule import BoundedReplay, ReplaySchedule, bounded_replay, check_declared, exact_replay
+from hybridkv.replay_schedule import BoundedReplay, ReplaySchedule, bounded_replay, exact_replay
 from hybridkv.spec import CacheSpec
 
 MILLION = 1_000_000
@@ -359,7 +359,6 @@ class KeepWindows(_Windows):
         super().check(spec)
         if self.replay is not None:
             exact_replay(spec, spec.boundary_tokens, triangular=True)  # refuses what cannot be replayed
-            check_declared(spec)
 
     def _replay(self, spec: CacheSpec, tokens: int) -> ReplaySchedule | None:
         if self.replay is None:

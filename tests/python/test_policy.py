@@ -201,7 +201,9 @@ def test_states_that_are_of_use_together_go_together() -> None:
 
 
 def test_what_can_be_rebuilt_goes_alone() -> None:
-    rebuilt = hk.CacheGroup("swa", hk.StateKind.WINDOW, hk.Window(UNIT + 1), page_bytes=64, rebuildable=True)
+    rebuilt = hk.CacheGroup(
+        "swa", hk.StateKind.WINDOW, hk.Window(UNIT + 1), page_bytes=64, layers=(0,), rebuildable=True
+    )
     state = hk.CacheGroup("tail", hk.StateKind.TAIL, hk.Checkpoint(), page_bytes=64)
     bench = Bench((HISTORY, rebuilt, state))
     bench.store("ABC", at=(2, 3))

@@ -23,7 +23,16 @@ UNIT = 4
 
 def group(name: str, kind: str, coverage: object, block: int = UNIT, *, rebuildable: bool = False) -> hk.CacheGroup:
     state = hk.StateKind[kind]
-    return hk.CacheGroup(name, state, coverage, page_bytes=64, block_tokens=block, rebuildable=rebuildable)  # type: ignore[arg-type]
+    layers = (0,) if rebuildable else ()  # below the state beside it, or no replay could make it
+    return hk.CacheGroup(
+        name,
+        state,
+        coverage,  # type: ignore[arg-type]
+        page_bytes=64,
+        block_tokens=block,
+        layers=layers,
+        rebuildable=rebuildable,
+    )
 
 
 KV = group("kv", "COMPRESSED", hk.Prefix())

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays, against a definition of their own: a row is right if everything that it is made from is right.
-
-`Replay` runs layers over tokens and keeps a flag for each row and each output. Nothing is known of windows and tails
-but what it is told is stored; history below the length is stored and right.
-"""
+"""Replays, against a definition of their own: a row is right if everything that it is made from is right."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -16,108 +10,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import hybridkv as hk
-from contract_support import keys_of
-from hybridkv.coverage import Coverage
+from dependence import OVERLAP, Place, Replay, everywhere, group, specs
 from hybridkv.replay_schedule import (
     BoundedReplay,
     ReplaySchedule,
     bounded_replay,
-    check_declared,
     exact_replay,
     rebuilt_spec,
     replay_distance,
 )
 
 CONFIGS = Path(__file__).resolve().parents[1] / "data" / "configs"
-OVERLAP = hk.KvFormat("compressor_rows", "float32", overlap=True)
 
 
-def needed(group: hk.CacheGroup, t: int) -> range:
-    """Tokens whose rows of one layer a resume at t needs."""
-    rule = group.coverage
-    if isinstance(rule, hk.Window):
-        return range(max(0, t - rule.tokens + 1), t)
-    if isinstance(rule, hk.Chunk):
-        return range(t - t % rule.tokens, t)
-    assert isinstance(rule, hk.Checkpoint)
-    if rule.every is not None:
-        return range(t - t % rule.every, t)
-    rows = group.rows_per_page or 1
-    closed = t - t % rows
-    return range(max(0, closed - rows), closed)
-
-
-def seen(group: hk.CacheGroup, query: int) -> range:
-    """Tokens whose rows of one layer the query at a token reads, its own included; of tails none: history has them."""
-    rule = group.coverage
-    if isinstance(rule, hk.Window):
-        return range(max(0, query - rule.tokens + 1), query + 1)
-    return range(query - query % rule.tokens, query + 1) if isinstance(rule, hk.Chunk) else range(0)
-
-
-class Replay:
-    """What running layers over tokens makes right; `starts` by layer, from the lowest."""
-
-    def __init__(
-        self, spec: hk.CacheSpec, t: int, starts: Mapping[int, int], stored: Mapping[str, range] | None = None
-    ) -> None:
-        self.spec, self.t, self.stored = spec, t, stored or {}
-        self.made: dict[int, set[int]] = {}  # tokens whose rows a layer made right
-        put_out = set(range(t))  # of the layer below; of the lowest: embeddings
-        for layer, start in starts.items():
-            ran = set(range(max(start, 0), t))
-            self.made[layer] = ran & put_out
-            reads = [g for g in spec.groups if layer in g.layers and not isinstance(g.coverage, hk.Prefix)]
-            put_out = {j for j in self.made[layer] if all(self.right(g, layer, seen(g, j)) for g in reads)}
-
-    def right(self, group: hk.CacheGroup, layer: int, tokens: range) -> bool:
-        return all(j in self.made[layer] or j in self.stored.get(group.name, ()) for j in tokens)
-
-    def whole(self) -> bool:
-        states = [g for g in self.spec.groups if not isinstance(g.coverage, hk.Prefix)]
-        return all(self.right(g, layer, needed(g, self.t)) for g in states for layer in g.layers)
-
-    def right_entries(self, layer: int, ratio: int, *, overlap: bool) -> set[int]:
-        """Entries below t that a layer's compressor would write right."""
-        windows = range(self.t // ratio)
-        first = {i: (i - overlap) * ratio for i in windows}
-        return {i for i in windows if set(range(max(first[i], 0), (i + 1) * ratio)) <= self.made[layer]}
-
-
-def group(name: str, coverage: Coverage, layers: list[int], **more: object) -> hk.CacheGroup:
-    kinds = {hk.Prefix: hk.StateKind.COMPRESSED, hk.Checkpoint: hk.StateKind.TAIL}
-    kind = kinds.get(type(coverage), hk.StateKind.WINDOW)
-    return hk.CacheGroup(name, kind, coverage, page_bytes=64, layers=layers, **more)  # type: ignore[arg-type]
-
-
-@st.composite
-def specs(draw: st.DrawFn) -> hk.CacheSpec:
-    """Models of up to five layers with history in all and windows, chunks and tails in some."""
-    count = draw(st.integers(1, 5))
-    chosen = st.lists(st.integers(0, count - 1), min_size=1, unique=True).map(sorted)
-    groups = [group("kv", hk.Prefix(), list(range(count)))]
-    rest = list(range(count))
-    for name, rule in (("a", hk.Window), ("b", hk.Window), ("c", hk.Chunk)):
-        mine = [layer for layer in draw(chosen) if layer in rest] if draw(st.booleans()) else []
-        if mine:
-            groups.append(group(name, rule(draw(st.integers(1, 6))), mine))
-            rest = [layer for layer in rest if layer not in mine]
-    if draw(st.booleans()):
-        every = draw(st.integers(1, 5))
-        groups.append(group("open", hk.Checkpoint(every=every), draw(chosen), rows_per_page=every))
-    if draw(st.booleans()):
-        rows = draw(st.integers(1, 3))
-        groups.append(group("overlap", hk.Checkpoint(), draw(chosen), rows_per_page=rows, format=OVERLAP))
-    assume(len(groups) > 1)
-    return hk.CacheSpec(draw(st.integers(1, 4)), groups)
-
-
-def starts_of(schedule: ReplaySchedule | BoundedReplay) -> dict[int, int]:
+def starts_of(schedule: ReplaySchedule | BoundedReplay) -> dict[Place, int]:
     return {int(span.layer): span.start for span in schedule.spans}
-
-
-def everywhere(spec: hk.CacheSpec, start: int) -> dict[int, int]:
-    return dict.fromkeys(spec["kv"].layers, start)  # type: ignore[arg-type]
 
 
 @settings(max_examples=300, deadline=None)
@@ -172,85 +79,6 @@ def test_a_tail_above_a_chunk_pushes_back_into_the_chunk_before() -> None:
     assert replay_distance(alone) == 7
     schedule = exact_replay(beside, 64, triangular=True)  # the overlap is of token 63, in the chunk from 56 on
     assert schedule is not None and schedule.resume_tokens == 56 == 64 - 8 and replay_distance(beside) >= 8
-
-
-@settings(max_examples=150, deadline=None)
-@given(specs(), st.data())
-def test_a_match_over_the_rebuilt_spec_replays_enough(spec: hk.CacheSpec, data: st.DataObject) -> None:
-    rebuilt = rebuilt_spec(spec)
-    check_declared(rebuilt)
-    units = data.draw(st.integers(1, 30))
-    whole_replays(rebuilt, units * spec.unit_tokens)
-
-
-def whole_replays(spec: hk.CacheSpec, tokens: int) -> int:
-    """Match with each set of states missing; what the match says to replay must be enough. Returns: replays."""
-    states = [g.name for g in spec.groups if g.rebuildable]
-    replays = 0
-    for number in range(1, len(states) + 1):
-        for missing in combinations(states, number):
-            cache = hk.HybridCache(spec, blocks=256, pages=dict.fromkeys((g.name for g in spec.groups), 128))
-            keys = keys_of(tokens, spec.unit_tokens)
-            cache.insert(keys, {g.name: True for g in spec.groups if g.name not in missing})
-            verdict = cache.match(keys, limit=tokens + 1)
-            if verdict.lease is None:
-                continue
-            t, plan = verdict.usable_tokens, verdict.plan
-            verdict.lease.cancel()
-            assert set(plan.replay) <= set(missing)
-            if plan.replay:
-                stored = {g: needed(spec[g], t) for g in states if g not in plan.replay}
-                assert Replay(spec, t, everywhere(spec, plan.resume_tokens), stored).whole(), plan
-                replays += 1
-    return replays
-
-
-@settings(max_examples=150, deadline=None)
-@given(specs(), st.data())
-def test_a_declaration_that_is_taken_is_enough_for_every_match(spec: hk.CacheSpec, data: st.DataObject) -> None:
-    declared = st.none() | st.integers(1, 40)
-    groups = [
-        g
-        if isinstance(g.coverage, hk.Prefix)
-        else hk.CacheGroup(
-            g.name,
-            g.kind,
-            g.coverage,
-            page_bytes=64,
-            layers=g.layers,
-            rows_per_page=g.rows_per_page,
-            format=g.format,
-            rebuildable=True,
-            replay_tokens=data.draw(declared),
-        )
-        for g in spec.groups
-    ]
-    spec = hk.CacheSpec(spec.unit_tokens, groups)
-    try:
-        check_declared(spec)
-    except hk.SpecError as error:
-        assert error.field.endswith(".replay_tokens")
-        return
-    whole_replays(spec, 24 * spec.unit_tokens)
-
-
-@pytest.mark.parametrize(
-    "states",
-    [
-        [("low", hk.Window(3), [0]), ("high", hk.Window(4), [1])],
-        [("swa", hk.Window(4), [0, 1]), ("open", hk.Checkpoint(every=4), [1])],
-    ],
-)
-def test_the_default_of_a_match_is_refused_where_it_would_be_too_short(
-    states: list[tuple[str, hk.Window | hk.Checkpoint, list[int]]],
-) -> None:
-    groups = [group(n, rule, layers, rebuildable=True) for n, rule, layers in states]
-    spec = hk.CacheSpec(1, [group("kv", hk.Prefix(), [0, 1]), *groups])
-    with pytest.raises(hk.SpecError, match="replay_tokens: expected at least"):
-        check_declared(spec)
-    with pytest.raises(AssertionError):  # and it is: what a match says by itself leaves rows wrong
-        whole_replays(spec, 31)
-    assert whole_replays(rebuilt_spec(spec), 31)
 
 
 @settings(max_examples=200, deadline=None)

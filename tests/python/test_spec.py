@@ -392,6 +392,7 @@ def test_cost_of_a_boundary_equals_a_naive_maximum() -> None:
                 coverage,
                 block_tokens=rng.choice([2, 4, 6, 16]),
                 rebuildable=not isinstance(coverage, Prefix) and rng.random() < 0.2,
+                layers=(0,),
             )
             for i, coverage in enumerate(random_coverage(rng) for _ in range(rng.randrange(1, 5)))
         ]

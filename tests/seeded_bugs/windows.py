@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from seeded_bugs import Bug
 
-SCHEDULE, WINDOWS, COST = (f"python/hybridkv/{name}.py" for name in ("replay_schedule", "windows", "cost"))
-REPLAYS, POLICIES, COSTS = (f"tests/python/test_{name}.py" for name in ("replay_schedule", "windows", "cost"))
+SCHEDULE, REACH, WINDOWS, COST = (
+    f"python/hybridkv/{name}.py" for name in ("replay_schedule", "replay_reach", "windows", "cost")
+)
+REPLAYS, REACHES, POLICIES, COSTS = (
+    f"tests/python/test_{name}.py" for name in ("replay_schedule", "replay_reach", "windows", "cost")
+)
 
 BUGS = [
     Bug(
@@ -35,11 +39,11 @@ BUGS = [
     ),
     Bug(
         "start of a chunk taken for granted",
-        "what a tail pushes back is thought to start a chunk where a chunk layer lies above",
-        SCHEDULE,
-        "aligned = math.gcd(*(step for _, step in reaches))",
-        "aligned = max(step for _, step in reaches)",
-        f"{REPLAYS}::test_a_tail_above_a_chunk_pushes_back_into_the_chunk_before",
+        "where a window and a chunk are read in one layer, the earliest row is thought to start a chunk",
+        REACH,
+        "math.gcd(*(one.step for one in reaches))",
+        "max(one.step for one in reaches)",
+        f"{REACHES}::test_what_is_filled_in_is_what_lies_below",
     ),
     Bug(
         "replay writes history",
@@ -51,11 +55,79 @@ BUGS = [
     ),
     Bug(
         "declared replay not looked at",
-        "a match may replay a group from too late a token",
-        SCHEDULE,
-        "        if declared < distance:",
-        "        if declared < 0:",
-        f"{REPLAYS}::test_the_default_of_a_match_is_refused_where_it_would_be_too_short",
+        "a match may replay a group from too late a token, since the caller said so",
+        REACH,
+        "    if declared < reach.tokens:",
+        "    if declared < 0:",
+        f"{REACHES}::test_a_declaration_is_kept_or_refused",
+    ),
+    Bug(
+        "replay of its own coverage alone",
+        "what a match replays of a group does not know of the windows of others below",
+        REACH,
+        "    if not any(_is_read(other) for other in states if other is not group):",
+        "    if states:",
+        f"{REACHES}::test_what_a_match_says_to_replay_is_enough_for_all_that_is_missing",
+    ),
+    Bug(
+        "stored windows push nothing back",
+        "windows that are stored at the length count as stored before it",
+        REACH,
+        "        return group.coverage.tokens > 1\n    return is_endless",
+        "        return group.coverage.tokens > 1 and group.rebuildable\n    return is_endless",
+        f"{REACHES}::test_a_window_that_is_stored_pushes_back_as_well",
+    ),
+    Bug(
+        "named layers count once",
+        "of a group whose layers lie nobody knows where, one layer is thought to lie below",
+        REACH,
+        "below = sum(other.layer_count * own_reach(other).tokens",
+        "below = sum(own_reach(other).tokens",
+        f"{REACHES}::test_layers_of_unknown_order_are_safe_in_every_order",
+    ),
+    Bug(
+        "replay through a recurrent layer",
+        "a window is replayed above a state of the whole prefix, which is not there where the replay starts",
+        REACH,
+        "    return is_endless(group)\n\n\ndef _read",
+        "    return False\n\n\ndef _read",
+        f"{REACHES}::test_a_state_of_the_whole_prefix_below_is_refused",
+    ),
+    Bug(
+        "order taken for granted",
+        "a state of the whole prefix whose layers have no numbers is thought to lie above the window",
+        REACH,
+        "        if other is not group and is_endless(other):",
+        "        if other is not group and is_endless(other) and numbered([other]):",
+        f"{REACHES}::test_a_state_of_the_whole_prefix_that_may_lie_below_is_refused",
+    ),
+    Bug(
+        "earliest start forgotten",
+        "layers are said to run from the latest start of the groups that are replayed together",
+        "csrc/cache/match.cpp",
+        "      verdict.resume_tokens = std::min(verdict.resume_tokens, from);",
+        "      verdict.resume_tokens = from;",
+        "cache.replay_test",
+        only="together",
+    ),
+    Bug(
+        "pages from its own start on",
+        "a group that is replayed with others has no pages for the rows before its own start",
+        "csrc/cache/admit.cpp",
+        "  return {lease.resume_tokens / block_tokens, blocks_for(lease.tokens, block_tokens)};",
+        "  return {(lease.tokens - g.layers * (g.coverage.tokens - 1)) / block_tokens,\n"
+        "          blocks_for(lease.tokens, block_tokens)};",
+        "cache.replay_test",
+        only="together",
+    ),
+    Bug(
+        "partial block of a replay left to growth",
+        "a block that is computed again has no page where the replay starts inside it",
+        "csrc/cache/admit.cpp",
+        "    if (replayed)  // what",
+        "    if (hand.base != hand.next_publish)  // what",
+        "cache.replay_test",
+        only="alone",
     ),
     Bug(
         "whole prefix called a replay",
@@ -69,8 +141,8 @@ BUGS = [
         "recurrent state replayed",
         "a state of the whole prefix is taken for one that the end of it makes",
         SCHEDULE,
-        "and group.replay_tokens is None\n        if endless:",
-        "and group.replay_tokens is None\n        if endless and group.rebuildable:",
+        "        if is_endless(group):\n            expected",
+        "        if is_endless(group) and group.rebuildable:\n            expected",
         f"{POLICIES}::test_a_recurrent_state_is_kept_and_never_replayed",
     ),
     Bug(

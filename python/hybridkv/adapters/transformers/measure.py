@@ -139,8 +139,6 @@ def _described(
 
 def _rebuildable(groups: list[CacheGroup]) -> list[CacheGroup]:
     """Mark windows as rebuildable by replay, and tails beside them: they are made from the same layers' output."""
-    widths = [(g.layer_count, g.coverage.tokens) for g in groups if isinstance(g.coverage, Window)]
-    tokens = sum(layers * (window - 1) for layers, window in widths)
-    if not tokens:
+    if not any(isinstance(g.coverage, Window) for g in groups):
         return groups
-    return [replace(g, rebuildable=True, replay_tokens=tokens) if is_state(g) else g for g in groups]
+    return [replace(g, rebuildable=True) if is_state(g) else g for g in groups]

@@ -18,6 +18,7 @@ from hybridkv.identity import Identity
 from hybridkv.inspection import PHASES
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check
+from hybridkv.replay_reach import most_replayed
 from hybridkv.verdict import Why
 
 _READABLE = {"ready", "ready with copy", "offloading"}
@@ -69,7 +70,7 @@ def whole_limit(
     gone = _first_gone(cache, rebuildable, _prefix(keys, ids, longest), longest)
     if gone is None:
         return None, None
-    replay = max(group.replay_tokens or 0 for _, group in rebuildable)
+    replay = max(most_replayed(group) for _, group in rebuildable)
     start = max(0, longest - replay) // cache.spec.boundary_tokens * cache.spec.boundary_tokens
     for tokens in reversed(lengths[lengths >= max(start, 1)][:-1].tolist()):
         if _first_gone(cache, rebuildable, _prefix(keys, ids, tokens), tokens) is None:
