@@ -11,6 +11,7 @@ void bind_errors(pybind11::module_& m);
 void bind_layout(pybind11::module_& m);
 void bind_keys(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
+void bind_disk_tier(pybind11::module_& m);
 void bind_transfer(pybind11::module_& m);
 void bind_kernels(pybind11::module_& m);
 void bind_compress(pybind11::module_& m);

@@ -6,9 +6,10 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_errors(m);
   hkv::bind_layout(m);
   hkv::bind_keys(m);
+  hkv::bind_tier(m);
   hkv::bind_cache(m);
+  hkv::bind_disk_tier(m);
   hkv::bind_transfer(m);
   hkv::bind_kernels(m);
   hkv::bind_compress(m);
-  hkv::bind_tier(m);
 }

@@ -47,7 +47,8 @@ from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
-from hybridkv.tiers import MemoryTier, Tier, TierAdapter
+from hybridkv.tiers import DiskTier, MemoryTier, Tier, TierAdapter
+from hybridkv.transfers import Transfer, TransferResult
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 from hybridkv.windows import KeepWindows
 
@@ -75,6 +76,7 @@ __all__ = [
     "Chunk",
     "Closed",
     "CostModel",
+    "DiskTier",
     "EvictionPolicy",
     "Fill",
     "FillClosed",
@@ -109,6 +111,8 @@ __all__ = [
     "Tier",
     "TierAdapter",
     "TierError",
+    "Transfer",
+    "TransferResult",
     "UnsupportedModel",
     "Verdict",
     "Why",

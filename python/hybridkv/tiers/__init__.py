@@ -8,6 +8,7 @@ tier of a store of your own.
 from __future__ import annotations
 
 from hybridkv.tiers.adapter import PartLabel, TierAdapter
+from hybridkv.tiers.disk import DiskTier, Recovered
 from hybridkv.tiers.memory import MemoryTier
 from hybridkv.tiers.records import (
     Answer,
@@ -28,6 +29,7 @@ from hybridkv.tiers.tier import Tier
 __all__ = [
     "Answer",
     "Damage",
+    "DiskTier",
     "GetItem",
     "MemoryTier",
     "Part",
@@ -37,6 +39,7 @@ __all__ = [
     "PutItem",
     "RecordKey",
     "RecordKind",
+    "Recovered",
     "Report",
     "Tier",
     "TierAdapter",

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The disk tier: records in a directory of the local file system, verified and crash-safe."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from hybridkv import _core
+from hybridkv.arguments import byte_count, count, flag
+from hybridkv.errors import ArgumentError
+from hybridkv.tiers.tier import Tier, limits
+from hybridkv.windows import ApproximateWindows, KeepWindows
+
+REGION_BYTES = 64 << 20
+"""Size of a new store's region files, in bytes."""
+
+ENGINES = ("auto", "uring", "threads")
+ADMISSIONS = ("always", "second_touch", "budget")
+
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What opening a store found.
+
+    Attributes
+    ----------
+    regions, records, bytes : int
+        Region files; records that can be asked for, and their bytes.
+    scanned_regions : int
+        Regions that a crash left without a footer: read record by record.
+    torn, stale, orphans, removed : int
+        Records left out: not whole; of a former life of their region; without the block that they stand on; removed
+        before.
+    unknown_files : int
+        Files in the directory that are not the store's; they are left alone.
+    seconds : float
+        How long it took.
+    """
+
+    regions: int
+    records: int
+    bytes: int
+    scanned_regions: int
+    torn: int
+    stale: int
+    orphans: int
+    removed: int
+    unknown_files: int
+    seconds: float
+
+
+class DiskTier(Tier):
+    """Records in region files of one directory, with their index in memory.
+
+    A put is OK once it will be found; with ``durable=True``, or after :meth:`flush`, once it survives a power cut. What
+    comes back was verified to the byte; what is damaged is dropped and counted. When it is full, the oldest region makes
+    room, but for what was used since or is pinned.
+
+    Parameters
+    ----------
+    path : path-like
+        A directory of this store alone, made for this user alone if it is not there. Another opener is refused while it
+        is open.
+    capacity_bytes : int
+        Of all region files; at least four regions.
+    windows : KeepWindows, optional
+        Which boundaries a cache stores here with their states. Default: all that it has.
+    region_bytes : int
+        Of a new store; an old one keeps its own. A record is at most a little less.
+    engine : {"auto", "uring", "threads"}
+        How it reads and writes: io_uring where the kernel gives it, or threads.
+    direct : bool
+        Around the page cache, where the file system can.
+    depth : int
+        Reads and writes at the device at a time.
+    admission : {"always", "second_touch", "budget"}
+        What is written: every put; only what is put a second time; or so many bytes a second. What is refused is
+        NO_SPACE and counted; pinned records never are.
+    budget_bytes_per_second, budget_burst_bytes : int, optional
+        Of ``admission="budget"``.
+    keep_share : float
+        Of a region, at most 0.25: how much of it is written again when it makes room, because it was used or is pinned.
+    most_items, breaker_after, breaker_seconds
+        As of :class:`MemoryTier`.
+
+    Attributes
+    ----------
+    recovered : Recovered
+        What opening found.
+    engine : str
+        "io_uring" or "threads".
+
+    Raises
+    ------
+    TierError
+        The directory cannot be had, is open elsewhere, is no store, or one of a newer version; nothing on it has changed.
+    ArgumentError
+        An argument out of range.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import hybridkv as hk
+    >>> with tempfile.TemporaryDirectory() as path, hk.DiskTier(path, 16 << 20, region_bytes=4 << 20) as tier:
+    ...     tier.recovered.records, tier.durable
+    (0, True)
+    """
+
+    recovered: Recovered
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        capacity_bytes: int,
+        *,
+        windows: KeepWindows | ApproximateWindows | None = None,
+        region_bytes: int = REGION_BYTES,
+        engine: str = "auto",
+        direct: bool = True,
+        depth: int = 16,
+        admission: str = "always",
+        budget_bytes_per_second: int | None = None,
+        budget_burst_bytes: int | None = None,
+        keep_share: float = 0.25,
+        most_items: int = 4096,
+        breaker_after: int = 3,
+        breaker_seconds: tuple[float, float] = (1.0, 30.0),
+    ) -> None:
+        common = limits(most_items, breaker_after, *breaker_seconds)
+        if windows is not None and not isinstance(windows, (KeepWindows, ApproximateWindows)):
+            raise ArgumentError("windows", "a KeepWindows", windows)
+        sizes = (
+            byte_count("capacity_bytes", capacity_bytes),
+            byte_count("region_bytes", region_bytes),
+            *_budget(admission, budget_bytes_per_second, budget_burst_bytes),
+        )
+        core, recovered, self.engine = _core.open_disk_tier(
+            _path(path),
+            sizes,
+            _share(keep_share),
+            _index("engine", ENGINES, engine),
+            flag("direct", direct),
+            count("depth", depth),
+            _index("admission", ADMISSIONS, admission),
+            common,
+        )
+        super().__init__(core, most_items)
+        self.path = os.fspath(path)
+        self.recovered = Recovered(**recovered)
+        if windows is not None:
+            self.windows = windows
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    try:
+        name = os.fspath(path)
+    except TypeError:
+        raise ArgumentError("path", "a path", type(path).__name__) from None
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ArgumentError("path", "a path of text", name)
+    return name
+
+
+def _index(field: str, names: tuple[str, ...], name: str) -> int:
+    if not isinstance(name, str) or name not in names:
+        raise ArgumentError(field, f"one of {list(names)}", name)
+    return names.index(name)
+
+
+def _share(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 0.25:
+        raise ArgumentError("keep_share", "a share from 0 to 0.25", value)
+    return float(value)
+
+
+def _budget(admission: str, rate: int | None, burst: int | None) -> tuple[int, int]:
+    if admission != "budget":
+        if rate is not None or burst is not None:
+            raise ArgumentError("budget_bytes_per_second", "None unless admission is 'budget'", rate)
+        return 0, 0
+    if rate is None:
+        raise ArgumentError("budget_bytes_per_second", "a number of bytes", None)
+    per_second = byte_count("budget_bytes_per_second", rate)
+    return per_second, per_second if burst is None else byte_count("budget_burst_bytes", burst)
