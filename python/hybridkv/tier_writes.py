@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a published prefix is stored in the tier without being asked for: at once, before it may be evicted, or never."""
+"""When a published prefix is stored in the tier by itself: at once, before it may be evicted, or never."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOW_FREE = 0.1
 """Of a pool: where less is free, eviction is near, and prefixes that are not stored would be lost to it."""
 
 CLEAN_SHARE = 0.25
-"""Of the units that hold a page: so many are to be stored while eviction is near, those least recently written first."""
+"""Of the units that hold a page: so many are to be stored while eviction is near, those longest unwritten first."""
 
 _MOST_UNSTORED = 4096  # prefixes remembered; beyond, the oldest is stored at once
 

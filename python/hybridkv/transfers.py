@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hybridkv import _core
 from hybridkv.arguments import flag, length
@@ -249,7 +248,8 @@ class Tiered(Running):
         Raises
         ------
         ArgumentError
-            A plan that loads nothing or is of another cache, a ticket of another cache, a pool not bound to host memory.
+            A plan that loads nothing or is of another cache, a ticket of another cache, a pool not bound to host
+            memory.
         OutOfPages
             No room; everything is as it was.
         Closed
@@ -271,8 +271,8 @@ class Tiered(Running):
     def prefetch(self, keys: BlockKeys, *, timeout_s: float = TIMEOUT_S) -> Transfer | None:
         """Begin to load what a queued request will need, behind all loads that somebody waits for.
 
-        Counts no look-up. A tier that has no index in memory (a :class:`~hybridkv.TierAdapter`) knows of what was stored,
-        read or asked for since it was opened; the first call asks it for the rest, and a later one finds.
+        Counts no look-up. A tier that has no index in memory (a :class:`~hybridkv.TierAdapter`) knows of what was
+        stored, read or asked for since it was opened; the first call asks it for the rest, and a later one finds.
 
         Parameters
         ----------

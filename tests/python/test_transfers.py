@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import hybridkv as hk
 import numpy as np
 import pytest
-from hybridkv.tiers import TierStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import hybridkv as hk
+from hybridkv.tiers import TierStatus
 from tier_support import DictTier, HostileTier
 from transfer_world import UNIT, World, spec
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import hybridkv as hk
 import numpy as np
 import numpy.typing as npt
+
+import hybridkv as hk
 
 UNIT = 4
 LAYERS = 2

@@ -19,7 +19,6 @@ ENGINES = ("auto", "uring", "threads")
 ADMISSIONS = ("always", "second_touch", "budget")
 
 
-
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What opening a store found.
@@ -54,9 +53,9 @@ class Recovered:
 class DiskTier(Tier):
     """Records in region files of one directory, with their index in memory.
 
-    A put is OK once it will be found; with ``durable=True``, or after :meth:`flush`, once it survives a power cut. What
-    comes back was verified to the byte; what is damaged is dropped and counted. When it is full, the oldest region makes
-    room, but for what was used since or is pinned.
+    A put is OK once it will be found; with ``durable=True``, or after :meth:`flush`, once it survives a power cut.
+    What comes back was verified to the byte; what is damaged is dropped and counted. When it is full, the oldest region
+    makes room, but for what was used since or is pinned.
 
     Parameters
     ----------
@@ -95,7 +94,8 @@ class DiskTier(Tier):
     Raises
     ------
     TierError
-        The directory cannot be had, is open elsewhere, is no store, or one of a newer version; nothing on it has changed.
+        The directory cannot be had, is open elsewhere, is no store, or one of a newer version; nothing there has
+        changed.
     ArgumentError
         An argument out of range.
 

@@ -52,8 +52,8 @@ class Tier(Uncopied):
     has ended. After three calls in a row that time out or find the tier unreachable, everything is answered
     ``UNAVAILABLE`` at once for a second, then for two, up to thirty; in between one item is tried.
 
-    A cache that is made with a tier has it for itself until it is closed: nobody else polls it then. What the cache stores
-    of the boundaries it offloads is said by ``windows``, a :class:`~hybridkv.KeepWindows`.
+    A cache that is made with a tier has it for itself until it is closed: nobody else polls it then. Which boundaries
+    the cache stores is said by ``windows``, a :class:`~hybridkv.KeepWindows`.
 
     Any thread may call. :meth:`close` it, or use it in a ``with`` block; one that is collected, or alive when the
     interpreter ends, is closed. Behind a fork the child's copy is closed to it.
