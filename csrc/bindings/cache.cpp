@@ -190,12 +190,40 @@ std::vector<FormatId> formats_from(HybridCache& cache, const py::object& formats
   return ids;
 }
 
+namespace {
+
+void bind_looks(py::class_<CacheBox, std::shared_ptr<CacheBox>>& cache) {
+  cache.def("counters", &counters)
+      .def("census", &census, py::arg("group"))
+      .def("states",
+           [](CacheBox& box) {
+             py::list counts;
+             for (int kind = 0; kind < state_kind_count; ++kind)
+               counts.append(box.cache.store().index_of_states().count(static_cast<StateKind>(kind)));
+             return counts;
+           })
+      .def("verify",
+           [](CacheBox& box) {
+             const DescriptorId bad = box.cache.store().verify();
+             return bad == no_descriptor ? std::int64_t{-1} : static_cast<std::int64_t>(index(bad));
+           })
+      .def("unit_bytes", [](CacheBox& box) { return box.cache.store().unit_bytes(); })
+      .def("page_record_bytes", [](CacheBox&) { return sizeof(PageRecord); })
+      .def("free_blocks", [](CacheBox& box) { return box.cache.store().ids().free_count(); })
+      .def("live", [](const CacheBox& box) {
+        return py::make_tuple(box.cache.live_leases(), box.cache.live_fills(), box.cache.live_tickets());
+      });
+}
+
+}  // namespace
+
 void bind_cache(py::module_& m) {
   py::class_<CacheBox, std::shared_ptr<CacheBox>> cache(m, "Cache");
   bind_lease(m);
   bind_verdict(m);
   bind_ticket(m);
   bind_fill(m);
+  bind_looks(cache);
   cache
       .def(py::init(&make_cache), py::arg("unit_tokens"), py::arg("groups"), py::arg("blocks"),
            py::arg("eviction"), py::arg("admission"))
@@ -238,27 +266,6 @@ void bind_cache(py::module_& m) {
             return py::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
           },
           py::arg("id"))
-      .def("counters", &counters)
-      .def("census", &census, py::arg("group"))
-      .def("states",
-           [](CacheBox& box) {
-             py::list counts;
-             for (int kind = 0; kind < state_kind_count; ++kind)
-               counts.append(box.cache.store().index_of_states().count(static_cast<StateKind>(kind)));
-             return counts;
-           })
-      .def("verify",
-           [](CacheBox& box) {
-             const DescriptorId bad = box.cache.store().verify();
-             return bad == no_descriptor ? std::int64_t{-1} : static_cast<std::int64_t>(index(bad));
-           })
-      .def("unit_bytes", [](CacheBox& box) { return box.cache.store().unit_bytes(); })
-      .def("page_record_bytes", [](CacheBox&) { return sizeof(PageRecord); })
-      .def("free_blocks", [](CacheBox& box) { return box.cache.store().ids().free_count(); })
-      .def("live",
-           [](const CacheBox& box) {
-             return py::make_tuple(box.cache.live_leases(), box.cache.live_fills(), box.cache.live_tickets());
-           })
       .def("leak", [](CacheBox& box) { box.cache.leak(); })
       .def("reset", [](CacheBox& box) { box.cache.reset(); });
 }
