@@ -161,6 +161,7 @@ class StoredPrefix:
         *,
         without: Mapping[str, Collection[int]] | None = None,
         formats: Mapping[str, hk.KvFormat] | None = None,
+        tier: hk.Tier | None = None,
     ) -> Opened:
         """Publish the prefix into a cache of its own.
 
@@ -170,9 +171,11 @@ class StoredPrefix:
             Own blocks of groups that are not published.
         formats : mapping of str to KvFormat, optional
             What the writer says that it writes. Default: the model's own formats.
+        tier : Tier, optional
+            Below the cache.
         """
         left_out = without or {}
-        cache = hk.HybridCache(self.measured.spec, blocks=_BLOCKS)
+        cache = hk.HybridCache(self.measured.spec, blocks=_BLOCKS, tier=tier)
         groups = {group.name: group for group in cache.spec.groups}
         pages = Pages(self.measured.layout, groups, self.measured.shapes, cache.pages)
         for name in groups:

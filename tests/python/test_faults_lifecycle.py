@@ -21,13 +21,11 @@ import hybridkv as hk
 from faults.live import Live
 from faults.pages import Opened, StoredPrefix
 from hybridkv import verdict as verdict_module
+from tier_support import HostileTier
 from tiny_models import tiny
 
 TOKENS = 79  # four whole blocks, then a tip with 3 rows in its CSA tail and 15 in its HCA tail
 SPAN = TOKENS // 16
-
-NO_TIER_YET = {"in_tier"}
-"""Rests in a tier: nothing can offload a page before there are tiers (``HybridCache.offload``, ``DiskTier``)."""
 
 
 @functools.cache
@@ -182,6 +180,33 @@ def content() -> hk.Verdict:
     return given_back(opened.match("all"))
 
 
+def offloaded(damage: bool) -> hk.Verdict:
+    """The history was offloaded and evicted from its second block on; its records are sound, or every one is damaged."""
+    tier = HostileTier(breaker_after=0)
+    opened = stored_prefix().opened(tier=tier)
+    assert opened.cache.offload(stored_prefix().keys).result(10).ok
+    history = {name: list(range(1, SPAN)) for name in ("csa", "hca", "indexer")}
+    assert opened.cache.evict(stored_prefix().prefix, history) == 3 * (SPAN - 1)
+    verdict = given_back(opened.match("off"))
+    if damage:
+        tier.spoil = lambda envelope, buffers: (envelope, [bytes(len(each)) for each in buffers])
+        assert not opened.cache.restore(verdict.plan).result(10).ok
+        verdict = given_back(opened.match("off"))
+    opened.cache.close()
+    tier.close()
+    return verdict
+
+
+def in_tier() -> hk.Verdict:
+    """It rests in a tier."""
+    return offloaded(False)
+
+
+def load() -> hk.Verdict:
+    """It rested in a tier that could not give it back."""
+    return offloaded(True)
+
+
 def _leased(opened: Opened) -> hk.Lease:
     lease = opened.match("off").lease
     assert lease is not None
@@ -205,6 +230,8 @@ SEEN: dict[str, tuple[Callable[[], hk.Verdict], hk.Check, hk.StateKind, str, int
     "row_stride": (row_stride, C.ALIGNED, K.INDEXER, "indexer", 0, 0),
     "footer": (footer, C.ALIGNED, K.COMPRESSED, "hca", 0, 0),
     "content": (content, C.INTEGRITY, K.TAIL, "hca_tail", SPAN, 0),
+    "in_tier": (in_tier, C.COMPLETE, K.DISK, "csa", 1, 16),
+    "load": (load, C.INTEGRITY, K.DISK, "csa", 1, 16),
 }
 """By code: how it comes about, and what names it: check, kind, group, own block, tokens that stay usable."""
 
@@ -221,12 +248,11 @@ def test_what_is_wrong_is_named(code: str) -> None:
     assert check in verdict.lost
 
 
-def test_every_code_but_that_of_tiers_is_seen() -> None:
+def test_every_code_is_seen() -> None:
     documented = verdict_module.Why.__doc__ or ""
     listed = documented[documented.index("code : str") : documented.index("detail : str")]
     codes = {word.strip(",. ") for word in listed.replace(" or ", " ").split()} - {"code", ":", "str"}
-    assert codes == set(SEEN) | NO_TIER_YET
-    assert not hasattr(hk.HybridCache, "offload") and not hasattr(hk, "DiskTier"), "tiers are here: add in_tier"
+    assert codes == set(SEEN)
 
 
 def test_the_unbroken_prefix_is_reusable() -> None:
