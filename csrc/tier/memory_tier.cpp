@@ -183,18 +183,12 @@ TierStatus MemoryTier::file(const Operation& operation, std::shared_ptr<const Me
                             RecordForest::Node* parent) {
   const std::uint64_t bytes = record->bytes();
   RecordForest& forest = engine_->forest;
-  forest.hold(parent);  // no room is made where it stands
-  const bool fits = bytes <= options_.capacity_bytes - forest.held_bytes();
-  if (fits) {
-    while (forest.bytes() + bytes > options_.capacity_bytes) {
-      HKV_CHECK(forest.evict());
-      ++engine_->usage.reclaimed;
-    }
-    forest.add(operation.key, std::move(record), parent, operation.pinned);
-    engine_->usage.bytes_written += bytes;
-  }
-  forest.let_go(parent);
-  return fits ? TierStatus::Ok : TierStatus::NoSpace;
+  const auto evicted = forest.make_room(bytes, options_.capacity_bytes, parent);
+  if (!evicted) return TierStatus::NoSpace;
+  forest.add(operation.key, std::move(record), parent, operation.pinned);
+  engine_->usage.reclaimed += *evicted;
+  engine_->usage.bytes_written += bytes;
+  return TierStatus::Ok;
 }
 
 TierStatus MemoryTier::remove(const RecordKey& key) {
