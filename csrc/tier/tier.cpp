@@ -91,7 +91,7 @@ Tier::Tier(const TierLimits& limits) {
 
 Tier::~Tier() {
   HKV_CHECK(core_->alive() == 0 &&
-            core_->life != Core::Life::Closing);  // its engine could still finish something
+            core_->life != Core::Life::Ending);  // its engine could still finish something
 }
 
 // ---- asks ---------------------------------------------------------------------------------------
@@ -252,21 +252,43 @@ bool Tier::drain(Deadline deadline) {
 
 void Tier::close() {
   std::unique_lock lock(core_->mutex);
-  if (core_->life != Core::Life::Open) {
-    core_->changed.wait(lock, [&] { return core_->life == Core::Life::Closed; });
-    return;
+  refuse();
+  end_once(lock);
+}
+
+bool Tier::close_by(Deadline deadline) {
+  std::unique_lock lock(core_->mutex);
+  refuse();
+  while (core_->life == Core::Life::Refusing && core_->running != 0) {
+    if (TierClock::now() >= deadline) return false;
+    core_->changed.wait_until(lock, deadline);
   }
-  core_->life = Core::Life::Closing;
+  end_once(lock);
+  return true;
+}
+
+void Tier::refuse() {
+  if (core_->life != Core::Life::Open) return;
+  core_->life = Core::Life::Refusing;
   core_->answer_queued(TierStatus::Cancelled, [](const Operation&) { return true; });
   core_->signal();
-  core_->changed.wait(lock, [&] { return !core_->dispatching; });  // else something could still begin
-  lock.unlock();
-  end();
-  lock.lock();
-  HKV_CHECK(core_->alive() == 0);
-  core_->changed.wait(lock, [&] { return !core_->dispatching; });
-  core_->life = Core::Life::Closed;
-  core_->signal();
+}
+
+// One caller ends the engine, the others wait for it.
+void Tier::end_once(std::unique_lock<std::mutex>& lock) {
+  if (core_->life == Core::Life::Refusing) {
+    core_->life = Core::Life::Ending;
+    core_->signal();
+    core_->changed.wait(lock, [&] { return !core_->dispatching; });  // else something could still begin
+    lock.unlock();
+    end();
+    lock.lock();
+    HKV_CHECK(core_->alive() == 0);
+    core_->changed.wait(lock, [&] { return !core_->dispatching; });
+    core_->life = Core::Life::Closed;
+    core_->signal();
+  }
+  core_->changed.wait(lock, [&] { return core_->life == Core::Life::Closed; });
 }
 
 TierUsage Tier::usage() const {

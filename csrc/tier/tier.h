@@ -171,6 +171,9 @@ class Tier {
   // Effect: refuses new batches, cancels what is queued, waits until the engine let go of everything, closes it.
   // Reports can still be polled. Idempotent.
   void close();
+  // The same for who must not wait for ever: refuses and cancels, and closes the engine once it let go of everything by
+  // itself. Returns: whether it is closed; if not by `deadline`, the ask can be repeated, and `close` still ends it.
+  bool close_by(Deadline deadline);
 
   TierUsage usage() const;
 
@@ -227,6 +230,8 @@ class Tier {
                          Deadline deadline, BatchId& batch);
   void dispatch(std::unique_lock<std::mutex>& lock, std::size_t depth) noexcept;
   std::size_t depth() const;
+  void refuse();
+  void end_once(std::unique_lock<std::mutex>& lock);
 
   std::unique_ptr<Core> core_;
 };

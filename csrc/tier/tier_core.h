@@ -21,7 +21,7 @@
 namespace hkv {
 
 struct Tier::Core {
-  enum class Life : std::uint8_t { Open, Closing, Closed };
+  enum class Life : std::uint8_t { Open, Refusing, Ending, Closed };
 
   explicit Core(const TierLimits& given)
       : limits(given), breaker(given.breaker_after, given.breaker_first, given.breaker_most) {}

@@ -236,4 +236,26 @@ HKV_CONTRACT("close with a call that timed out waits until its memory is let go 
   EXPECT(reports.released(batch).released);
 }
 
+HKV_CONTRACT("close with a limit gives up while the engine holds something, and can be asked again") {
+  const auto world = frozen_world(narrow());
+  if (!world) return;
+  Tier& tier = world->tier();
+  Collector reports(tier);
+  Sample running = room_for(sample(1)), queued = room_for(sample(2));
+  const BatchId under_way = ask_for(tier, running, never);
+  const BatchId waiting = ask_for(tier, queued, never);
+  EXPECT(!tier.close_by(in(1ms)));
+  EXPECT(!tier.close_by(TierClock::now() - 1h));
+  EXPECT_EQ(reports.done(waiting).status, Status::Cancelled);
+  EXPECT(!reports.reported(under_way));
+  const GetItem item = queued.get_item();
+  BatchId batch{};
+  EXPECT_EQ(tier.get({&item, 1}, never, Priority::Demand, batch), Status::Closed);
+  world->thaw();
+  EXPECT(tier.close_by(in(60s)));
+  EXPECT(tier.close_by(in(0s)));
+  EXPECT_EQ(reports.done(under_way).status, Status::Ok);
+  EXPECT(running == sample(1));
+}
+
 }  // namespace hkv::contract::times
