@@ -30,9 +30,20 @@ class Bug:
 
 def all_bugs() -> list[Bug]:
     """Collect the bugs of every room, in the order of the table."""
-    from seeded_bugs import block, cache, compress, convert, device, device_compress, kernels, tickets, torch_ops
+    from seeded_bugs import (
+        block,
+        cache,
+        compress,
+        convert,
+        device,
+        device_compress,
+        kernels,
+        tickets,
+        tier_stack,
+        torch_ops,
+    )
 
-    rooms = (block, kernels, compress, convert, device, device_compress, torch_ops, cache, tickets)
+    rooms = (block, kernels, compress, convert, device, device_compress, torch_ops, cache, tickets, tier_stack)
     return [bug for room in rooms for bug in room.BUGS]
 
 

@@ -20,6 +20,7 @@ class HeldMemory : public MemoryTier {
     frozen_ = true;
   }
   void thaw() {
+    const std::lock_guard thawing(thaw_mutex_);  // the end waits for a thaw that is under way
     std::vector<Operation*> held;
     {
       const std::lock_guard lock(mutex_);
@@ -54,7 +55,7 @@ class HeldMemory : public MemoryTier {
   }
 
  private:
-  std::mutex mutex_;
+  std::mutex mutex_, thaw_mutex_;
   std::vector<Operation*> held_;
   bool frozen_ = false;
   RecordKey corrupt_;

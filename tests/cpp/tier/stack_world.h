@@ -46,7 +46,7 @@ class Told final : public ScriptedTier {
 // Waits for what the stack's thread must come to.
 template <class Condition>
 bool comes(Condition&& condition) {
-  for (const Deadline end = in(60s); !condition(); std::this_thread::yield()) {
+  for (const Deadline end = in(20s); !condition(); std::this_thread::yield()) {
     if (TierClock::now() > end) return false;
   }
   return true;
