@@ -10,4 +10,5 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_transfer(m);
   hkv::bind_kernels(m);
   hkv::bind_compress(m);
+  hkv::bind_tier(m);
 }

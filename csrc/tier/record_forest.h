@@ -55,6 +55,7 @@ class RecordForest {
   // Requires: the key is not there; `parent` is nullptr or in.
   void add(const RecordKey& key, std::shared_ptr<const MemoryRecord> record, Node* parent, bool pinned);
   void touch(Node* node);
+  // Effect: neither it nor what it stands on is evicted until it is let go. nullptr: nothing.
   void hold(Node* node);
   void let_go(Node* node);
   // Returns: how many records went.

@@ -40,10 +40,23 @@ def all_bugs() -> list[Bug]:
         kernels,
         tickets,
         tier_stack,
+        tiers,
         torch_ops,
     )
 
-    rooms = (block, kernels, compress, convert, device, device_compress, torch_ops, cache, tickets, tier_stack)
+    rooms = (
+        block,
+        kernels,
+        compress,
+        convert,
+        device,
+        device_compress,
+        torch_ops,
+        cache,
+        tickets,
+        tiers,
+        tier_stack,
+    )
     return [bug for room in rooms for bug in room.BUGS]
 
 

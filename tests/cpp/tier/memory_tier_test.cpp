@@ -103,6 +103,8 @@ HKV_TEST("what is pinned is never evicted, and a put that finds no room loses no
   const contract::Sample root = page(1), end = page(2, root.key.digest, true), alone = page(3, {}, true);
   const contract::Sample free = page(4);
   for (const auto* each : {&root, &end, &alone, &free}) EXPECT_EQ(ask.put(*each).status, TierStatus::Ok);
+  tier.touch(alone.key);
+  tier.touch(free.key);  // so that what is pinned would be the first to go
   const contract::Sample large = contract::sample(5, {8192});
   EXPECT_EQ(ask.put(large).status, TierStatus::NoSpace);
   EXPECT(here(tier, free));
@@ -143,7 +145,12 @@ HKV_TEST("random puts, uses, pins and removals leave a forest in which everythin
         case 0:
           if (some != nullptr) forest.drop(some);
           break;
-        case 1: forest.evict(); break;
+        case 1: {
+          const std::uint64_t held = forest.held_bytes();
+          forest.evict();
+          EXPECT_EQ(forest.held_bytes(), held);
+          break;
+        }
         case 2:
           if (some != nullptr) forest.touch(some);
           break;
@@ -175,9 +182,11 @@ HKV_TEST("random puts, uses, pins and removals leave a forest in which everythin
       EXPECT_EQ(forest.bytes(), bytes);
       EXPECT_EQ(forest.held_bytes(), held);
     }
+    const std::uint64_t held = forest.held_bytes();
     while (forest.evict()) {
     }
-    EXPECT_EQ(forest.bytes(), forest.held_bytes());  // what is left is what is pinned and what it stands on
+    EXPECT_EQ(forest.held_bytes(), held);
+    EXPECT_EQ(forest.bytes(), held);  // what is left is what is pinned and what it stands on
   }
 }
 
