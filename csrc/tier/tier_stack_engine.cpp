@@ -17,12 +17,6 @@ bool may_have(Presence::Answer answer) {
   return answer == Presence::Answer::Here || answer == Presence::Answer::Unknown;
 }
 
-timespec timespec_of(std::chrono::nanoseconds time) {
-  constexpr std::int64_t second = 1'000'000'000;
-  const std::int64_t count = std::max<std::int64_t>(time.count(), 0);
-  return {static_cast<time_t>(count / second), static_cast<long>(count % second)};
-}
-
 }  // namespace
 
 TierStack::Engine::Engine(TierStack& of, std::vector<std::shared_ptr<Tier>> tiers, const StackOptions& given)
@@ -137,9 +131,7 @@ void TierStack::Engine::wait() {
     until = std::min(until, lane->refused->job->deadline());
     lane->waiting.each([&](const Ask* ask) { until = std::min(until, ask->job->deadline()); });
   }
-  timespec time{};
-  if (until != Deadline::max()) time = timespec_of(until - TierClock::now());
-  ::ppoll(watched_.data(), watched_.size(), until == Deadline::max() ? nullptr : &time, nullptr);
+  WakeFds::wait(watched_, until - TierClock::now());
 }
 
 // Closes the tiers, the fastest first, so that what one of them fails can still be asked of the next.

@@ -4,8 +4,6 @@
 // Thread safety: `inbox` on any thread under its mutex, counts of lanes on any thread; everything else is the stack's
 // thread's.
 #pragma once
-#include <poll.h>
-
 #include <array>
 #include <memory>
 #include <mutex>

@@ -7,7 +7,7 @@ from seeded_bugs import Bug
 
 STACK, ENGINE = "csrc/tier/tier_stack.cpp", "csrc/tier/tier_stack_engine.cpp"
 LANE, PROMOTION = "csrc/tier/tier_stack_lane.cpp", "csrc/tier/tier_stack_promotion.cpp"
-TEST = "tier.tier_stack_test"
+GETS, TIMES = "tier.tier_stack_test", "tier.tier_stack_times_test"
 
 BUGS = [
     Bug(
@@ -16,7 +16,7 @@ BUGS = [
         ENGINE,
         "if (ask != nullptr && done.released) answered",
         "if (ask != nullptr) answered",
-        TEST,
+        TIMES,
         "while a tier may write",
     ),
     Bug(
@@ -25,7 +25,7 @@ BUGS = [
         ENGINE,
         "  if (operation.deadline <= TierClock::now()) return over(job, TierStatus::Timeout, Damage::None);\n",
         "",
-        TEST,
+        TIMES,
         "while a tier may write",
     ),
     Bug(
@@ -34,7 +34,7 @@ BUGS = [
         ENGINE,
         "if (status == TierStatus::Cancelled) return over",
         "if (status != TierStatus::Miss) return over",
-        TEST,
+        GETS,
         "whatever fails above",
     ),
     Bug(
@@ -43,7 +43,7 @@ BUGS = [
         ENGINE,
         "if (status != TierStatus::Miss || !is_finding(job.status)) {",
         "{",
-        TEST,
+        GETS,
         "whatever fails above",
     ),
     Bug(
@@ -52,7 +52,7 @@ BUGS = [
         ENGINE,
         "answer == Presence::Answer::Here || answer == Presence::Answer::Unknown",
         "answer != Presence::Answer::OtherFormat",
-        TEST,
+        GETS,
         "a hit above",
     ),
     Bug(
@@ -61,7 +61,7 @@ BUGS = [
         ENGINE,
         "      lanes[below]->tier->touch(job.operation->key);\n",
         "",
-        TEST,
+        GETS,
         "a hit above",
     ),
     Bug(
@@ -70,7 +70,7 @@ BUGS = [
         PROMOTION,
         "  if (check_parts(envelope, copy->parts) != Damage::None) return nullptr;\n",
         "",
-        TEST,
+        GETS,
         "bytes that changed",
     ),
     Bug(
@@ -79,7 +79,7 @@ BUGS = [
         PROMOTION,
         "if (job.beside_remove || job.removals != removals_) return;",
         "if (job.beside_remove) return;",
-        TEST,
+        TIMES,
         "what was removed is not copied up",
     ),
     Bug(
@@ -88,7 +88,7 @@ BUGS = [
         PROMOTION,
         "if (job.beside_remove || job.removals != removals_) return;",
         "if (job.removals != removals_) return;",
-        TEST,
+        TIMES,
         "what was removed is not copied up",
     ),
     Bug(
@@ -97,7 +97,7 @@ BUGS = [
         PROMOTION,
         "promotion.put.parent != Key128{} && is_on_its_way(promotion.put.parent)",
         "promotion.put.parent != Key128{} && false",
-        TEST,
+        GETS,
         "a chain that comes back",
     ),
     Bug(
@@ -106,7 +106,7 @@ BUGS = [
         PROMOTION,
         "      if (copy->put.key.kind == RecordKind::Block) unparked_.push_back(copy->put.key.digest);\n",
         "",
-        TEST,
+        GETS,
         "a chain that comes back",
     ),
     Bug(
@@ -115,7 +115,7 @@ BUGS = [
         PROMOTION,
         "  promotion_bytes_ -= promotion.bytes;\n",
         "",
-        TEST,
+        GETS,
         "copies on their way up",
     ),
     Bug(
@@ -124,7 +124,7 @@ BUGS = [
         LANE,
         "    refused = ask;\n",
         "    waiting.push(ask);\n",
-        TEST,
+        TIMES,
         "a full queue below",
     ),
     Bug(
@@ -133,7 +133,7 @@ BUGS = [
         ENGINE,
         "  if (job.open == 0) over(job, job.status, job.damage);",
         "  if (ask->tier == slowest()) over(job, job.status, job.damage);",
-        TEST,
+        TIMES,
         "a put goes to all",
     ),
     Bug(
@@ -142,7 +142,7 @@ BUGS = [
         ENGINE,
         "      if (ask->tier == slowest()) {",
         "      if (ask->tier == 0) {",
-        TEST,
+        TIMES,
         "a put goes to all",
     ),
     Bug(
@@ -151,7 +151,7 @@ BUGS = [
         LANE,
         "        item.durable = item.durable && caps.durable;\n",
         "",
-        TEST,
+        TIMES,
         "a put goes to all",
     ),
     Bug(
@@ -160,7 +160,7 @@ BUGS = [
         ENGINE,
         "if (status != TierStatus::Miss && (status != TierStatus::Ok || job.status == TierStatus::Miss)) {",
         "if (status != TierStatus::Miss) {",
-        TEST,
+        TIMES,
         "a remove is Ok",
     ),
     Bug(
@@ -169,7 +169,7 @@ BUGS = [
         ENGINE,
         "if (operation->kind != Kind::Flush || lanes[tier]->caps.durable || tier == slowest()) ask(job, tier);",
         "ask(job, tier);",
-        TEST,
+        TIMES,
         "a remove is Ok",
     ),
     Bug(
@@ -178,7 +178,7 @@ BUGS = [
         ENGINE,
         "    moved |= expire();\n",
         "",
-        TEST,
+        TIMES,
         "what a full queue keeps",
     ),
     Bug(
@@ -187,7 +187,7 @@ BUGS = [
         ENGINE,
         "      if (ask.state == Ask::State::Sent) lanes[ask.tier]->tier->cancel(ask.batch);\n",
         "",
-        TEST,
+        TIMES,
         "what a full queue keeps",
     ),
     Bug(
@@ -196,7 +196,7 @@ BUGS = [
         ENGINE,
         "  if (job.cancelled) return over(job, TierStatus::Cancelled, Damage::None);\n",
         "",
-        TEST,
+        TIMES,
         "what was cancelled",
     ),
     Bug(
@@ -205,7 +205,7 @@ BUGS = [
         ENGINE,
         "    settle(*lane);\n  }\n",
         "  }\n",
-        TEST,
+        TIMES,
         "close asks the next",
     ),
     Bug(
@@ -214,7 +214,7 @@ BUGS = [
         STACK,
         "if (rank(found.answer) > rank(best.answer)) best = found;",
         "if (rank(found.answer) < rank(best.answer)) best = found;",
-        TEST,
+        GETS,
         "look takes the best",
     ),
 ]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Stacks of tiers: the contract, gets, and what is copied up.
 #include "tier/tier_stack.h"
 
 #include "base/check.h"
 #include "tier/contract.h"
-#include "tier/stack_times.h"
 #include "tier/stack_world.h"
 
 namespace hkv {
@@ -276,6 +276,40 @@ HKV_TEST("whatever fails above is asked of the next, and a miss there covers no 
         EXPECT_EQ(w.ask.get(sample(1)).status, first);
       }
     }
+  }
+}
+
+HKV_TEST("under threads, over a fast tier that holds a few records only, everything adds up") {
+  TierLimits limits;
+  limits.most_items = 3;
+  limits.breaker_first = limits.breaker_most = 1ms;
+  StackOptions options;
+  options.limits.most_items = 64;
+  Memories w(memory(6 * 4700, true, limits), memory(64u << 20, true, limits), options);
+  threads::Ledger ledger(w.stack);
+  const std::uint64_t steps = stress::steps_wanted(20000, 1000000);
+  std::atomic<int> asking{3};
+  std::vector<std::thread> others;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    others.emplace_back([&, seed] {
+      std::mt19937_64 random(seed);
+      for (std::uint64_t step = 0; step < steps / 3; ++step) ledger.ask(random);
+      --asking;
+    });
+  }
+  while (asking != 0) {
+    if (!ledger.poll()) w.stack.wait(1ms);
+  }
+  for (std::thread& thread : others) thread.join();
+  EXPECT(w.stack.drain(in(120s)));
+  while (ledger.poll()) {
+  }
+  ledger.check();
+  EXPECT(ledger.hits() > 0);
+  EXPECT(w.stack.counts_of(0).promoted != 0 && w.stack.counts_of(1).hits != 0);
+  for (std::uint64_t name = 1; name <= 24; ++name) w.ask.remove(sample(name).key);
+  for (std::uint64_t name = 1; name <= 24; ++name) {
+    EXPECT_EQ(w.stack.look(sample(name).key).answer, Answer::Absent);
   }
 }
 

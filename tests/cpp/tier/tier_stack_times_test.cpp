@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of tier stacks, second part: what is slow, frozen, full or closed, and what goes to all tiers.
-#pragma once
+// Stacks of tiers of which one is slow, frozen, full or closed, and what goes to all of them.
 #include <deque>
 
-#include "tier/contract_threads.h"
 #include "tier/stack_world.h"
 
-namespace hkv::contract::stacks {
+namespace hkv {
+
+using namespace contract;
 
 // ---- slow and frozen tiers ----------------------------------------------------------------------
 
@@ -311,38 +311,4 @@ HKV_TEST("a stack is a tier, so that stacks stand on one another") {
   EXPECT(w.stack.counts_of(1).hits >= 4);
 }
 
-HKV_TEST("under threads, over a fast tier that holds a few records only, everything adds up") {
-  TierLimits limits;
-  limits.most_items = 3;
-  limits.breaker_first = limits.breaker_most = 1ms;
-  StackOptions options;
-  options.limits.most_items = 64;
-  Memories w(memory(6 * 4700, true, limits), memory(64u << 20, true, limits), options);
-  threads::Ledger ledger(w.stack);
-  const std::uint64_t steps = stress::steps_wanted(20000, 1000000);
-  std::atomic<int> asking{3};
-  std::vector<std::thread> others;
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
-    others.emplace_back([&, seed] {
-      std::mt19937_64 random(seed);
-      for (std::uint64_t step = 0; step < steps / 3; ++step) ledger.ask(random);
-      --asking;
-    });
-  }
-  while (asking != 0) {
-    if (!ledger.poll()) w.stack.wait(1ms);
-  }
-  for (std::thread& thread : others) thread.join();
-  EXPECT(w.stack.drain(in(120s)));
-  while (ledger.poll()) {
-  }
-  ledger.check();
-  EXPECT(ledger.hits() > 0);
-  EXPECT(w.stack.counts_of(0).promoted != 0 && w.stack.counts_of(1).hits != 0);
-  for (std::uint64_t name = 1; name <= 24; ++name) w.ask.remove(sample(name).key);
-  for (std::uint64_t name = 1; name <= 24; ++name) {
-    EXPECT_EQ(w.stack.look(sample(name).key).answer, Answer::Absent);
-  }
-}
-
-}  // namespace hkv::contract::stacks
+}  // namespace hkv
