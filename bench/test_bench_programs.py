@@ -154,3 +154,20 @@ def test_compress(timer, smoke):
             timer.figure(name, [figures[f"{shape}_{threads}_gbs"]], must=must, aim=aim, unit="GB/s", at_least=True)
             fraction = [figures[f"{shape}_{threads}_fraction"]]
             timer.figure(f"{name}: streaming read over it", fraction, must=0.35, aim=0.5, unit="times", at_least=True)
+
+
+def test_disk_limits(timer, smoke):
+    """The disk is left out, and the program says why, where there is no io_uring or no direct I/O."""
+    figures = timer.benchmark.pedantic(figures_of, args=("disk_limits", smoke), rounds=1)
+    assert figures["memcpy_gbs"] > 0
+    if "write_1M_x8_gbs" in figures:
+        for request in ("64K", "1M", "8M"):
+            for depth in (1, 8, 16):
+                for what in ("write", "read"):
+                    name = f"{what}_{request}_x{depth}"
+                    assert figures[f"{name}_gbs"] > 0 and figures[f"{name}_cpu"] > 0
+                    timer.figure(f"raw disk: {what} of {request}, {depth} at a time", [figures[f"{name}_gbs"]],
+                                 unit="GB/s")  # fmt: skip
+    for name, value in figures.items():
+        if name.startswith(("memcpy", "crc32c")):
+            timer.figure(f"{name.removesuffix('_gbs')}, 64 KiB", [value], unit="GB/s")

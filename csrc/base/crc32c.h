@@ -1,54 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32C (Castagnoli), the checksum of page contents: SSE 4.2 where the build has it, else a table.
+// CRC-32C (Castagnoli), the checksum of page contents and of records on colder tiers, at the speed of memory where the
+// CPU has instructions for it.
 //
-// It finds damage, not malice. Thread safety: pure.
+// It finds damage, not malice. All paths give the same results, for every length, alignment, start value and cut.
+//
+// Thread safety: any thread. The path is one relaxed atomic, read once by every operation.
 #pragma once
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
-
-#ifdef __SSE4_2__
-#include <nmmintrin.h>
-#endif
 
 namespace hkv {
 
-namespace crc32c_detail {
-constexpr std::array<std::uint32_t, 256> make_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0u);
-    table[i] = crc;
-  }
-  return table;
-}
-inline constexpr std::array<std::uint32_t, 256> table = make_table();
-}  // namespace crc32c_detail
+// Continues `crc` (0 to start) over `bytes` bytes. Requires: data readable. Progress: wait-free.
+std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) noexcept;
 
-// Continues `crc` (0 to start) over `bytes` bytes. Requires: data readable.
-inline std::uint32_t crc32c_portable(std::uint32_t crc, const void* data, std::size_t bytes) {
-  const auto* p = static_cast<const unsigned char*>(data);
-  crc = ~crc;
-  while (bytes-- != 0) crc = crc >> 8 ^ crc32c_detail::table[(crc ^ *p++) & 0xFF];
-  return ~crc;
-}
+// The same while it copies the bytes to `to`: each is read from memory once. Requires: no overlap.
+std::uint32_t crc32c_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) noexcept;
 
-inline std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) {
-#ifdef __SSE4_2__
-  const auto* p = static_cast<const unsigned char*>(data);
-  std::uint64_t state = static_cast<std::uint32_t>(~crc);
-  for (; bytes >= 8; bytes -= 8, p += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, p, 8);
-    state = _mm_crc32_u64(state, word);
-  }
-  auto state32 = static_cast<std::uint32_t>(state);
-  for (; bytes != 0; --bytes) state32 = _mm_crc32_u8(state32, *p++);
-  return ~state32;
-#else
-  return crc32c_portable(crc, data, bytes);
-#endif
-}
+// Portable: a table. Streams: three chains of SSE 4.2's instruction side by side, joined by PCLMUL. Folded: carry-less
+// products of 512 bits (AVX-512, VPCLMULQDQ).
+enum class Crc32cPath : int { Portable = 0, Streams = 1, Folded = 2 };
+
+// Whether this machine has the instructions of `path`. Progress: wait-free.
+bool crc32c_supported(Crc32cPath path) noexcept;
+
+// The path in use. First call: HYBRIDKV_CRC32C=portable, streams or folded in the environment where it can be honoured,
+// else the fastest supported one. Progress: wait-free after the first call.
+Crc32cPath crc32c_path() noexcept;
+
+// Sets the path for the whole process (tests and benchmarks). Throws: ArgumentError if not supported.
+void crc32c_choose(Crc32cPath path);
+
+// Name as in HYBRIDKV_CRC32C.
+const char* crc32c_name(Crc32cPath path) noexcept;
+
+// One path, whatever is in use.
+std::uint32_t crc32c_portable(std::uint32_t crc, const void* data, std::size_t bytes) noexcept;
 
 }  // namespace hkv

@@ -130,7 +130,8 @@ py::dict counters(const CacheBox& box) {
     for (int i = 0; i < moved_count * kind_count; ++i) moved.append(c.read(base + i));
     result[name] = moved;
   }
-  for (const auto& [name, base] : {std::pair{"load_failures", kLoadFailures}, std::pair{"store_failures", kStoreFailures}}) {
+  for (const auto& [name, base] :
+       {std::pair{"load_failures", kLoadFailures}, std::pair{"store_failures", kStoreFailures}}) {
     py::list failures;
     for (int i = 0; i < tier_status_count; ++i) failures.append(c.read(base + i));
     result[name] = failures;
@@ -220,8 +221,7 @@ void bind_cache(py::module_& m) {
           "set_graph_widths",
           [](CacheBox& box, const std::vector<std::int64_t>& widths) { box.cache.set_graph_widths(widths); },
           py::arg("widths"))
-      .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"),
-           py::arg("owners"))
+      .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"), py::arg("owners"))
       .def("unbind", [](CacheBox& box) { box.pools.clear(); })
       .def(
           "inspect",

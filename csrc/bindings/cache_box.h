@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "bindings/without_gil.h"
+#include "bindings/tier_box.h"
 #include "cache/cache.h"
 
 namespace hkv {
@@ -18,10 +18,17 @@ struct CacheBox {
            AdmissionLimits admission)
       : cache(std::move(layout), blocks, std::move(formats), order, admission) {}
   // Transfers end before the memory that they move goes, without the interpreter lock: a tier may need it to end them.
+  // Behind a fork, or with a tier that was given up, nobody ends them: they are left as they are.
   ~CacheBox() {
-    if (tier != nullptr) without_gil([this] { cache.detach(); });
+    if (tier == nullptr) return;
+    if (tier->is_here()) {
+      without_gil([this] { cache.detach(); });
+    } else {
+      cache.abandon();
+      for (auto& [group, owner] : pools) owner.release();  // NOLINT: leaked on purpose
+    }
   }
-  std::shared_ptr<Tier> tier;
+  std::shared_ptr<TierBox> tier;
   std::map<int, pybind11::object> pools;  // what bound memory belongs to, a group
   HybridCache cache;
 };

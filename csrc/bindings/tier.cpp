@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "bindings/bindings.h"
-#include "bindings/tier_adapter.h"
+#include "bindings/tier_box.h"
 #include "bindings/without_gil.h"
 #include "tier/memory_tier.h"
 
@@ -19,41 +19,6 @@ namespace py = pybind11;
 
 namespace hkv {
 namespace {
-
-// A tier and the process that it is of. Behind a fork its threads are gone and its locks as they were: there it is
-// refused, and left as it is.
-class TierBox {
- public:
-  explicit TierBox(std::unique_ptr<Tier> tier, AdapterTier* adapter = nullptr)
-      : tier_(std::move(tier)), adapter_(adapter) {}
-  ~TierBox() {
-    if (abandoned_ || ::getpid() != process_) {
-      tier_.release();  // NOLINT: leaked on purpose
-      return;
-    }
-    without_gil([&] { tier_->close(); });
-  }
-  TierBox(const TierBox&) = delete;
-  TierBox& operator=(const TierBox&) = delete;
-
-  Tier& here() const {
-    if (abandoned_ || ::getpid() != process_) {
-      throw Error(ErrorCode::Closed, "tier", "a tier that was opened by this process", "another process's");
-    }
-    return *tier_;
-  }
-  void abandon() {
-    here();
-    abandoned_ = true;
-    if (adapter_ != nullptr) without_gil([&] { adapter_->abandon(); });
-  }
-
- private:
-  std::unique_ptr<Tier> tier_;
-  AdapterTier* adapter_;
-  const pid_t process_ = ::getpid();
-  bool abandoned_ = false;
-};
 
 // So many seconds from now; none: never.
 Deadline deadline_of(const std::optional<double>& seconds) {
@@ -202,20 +167,20 @@ TierLimits limits_of(std::size_t most_items, std::uint32_t breaker_after, double
   return limits;
 }
 
-std::unique_ptr<TierBox> open_memory_tier(std::uint64_t capacity_bytes, bool threaded,
+std::shared_ptr<TierBox> open_memory_tier(std::uint64_t capacity_bytes, bool threaded,
                                           const TierLimits& limits) {
   MemoryOptions options;
   options.capacity_bytes = capacity_bytes;
   options.threaded = threaded;
   options.limits = limits;
-  return std::make_unique<TierBox>(std::make_unique<MemoryTier>(options));
+  return std::make_shared<TierBox>(std::make_unique<MemoryTier>(options));
 }
 
-std::unique_ptr<TierBox> open_adapter_tier(const py::object& engine, std::size_t threads,
+std::shared_ptr<TierBox> open_adapter_tier(const py::object& engine, std::size_t threads,
                                            std::size_t most_bytes, bool durable, const TierLimits& limits) {
   auto tier = std::make_unique<AdapterTier>(engine, AdapterOptions{threads, most_bytes, durable, limits});
   AdapterTier* const adapter = tier.get();
-  return std::make_unique<TierBox>(std::move(tier), adapter);
+  return std::make_shared<TierBox>(std::move(tier), adapter);
 }
 
 }  // namespace
@@ -224,7 +189,7 @@ void bind_tier(py::module_& m) {
   py::class_<TierLimits>(m, "TierLimits")
       .def(py::init(&limits_of), py::arg("most_items"), py::arg("breaker_after"), py::arg("breaker_first"),
            py::arg("breaker_most"));
-  py::class_<TierBox>(m, "Tier")
+  py::class_<TierBox, std::shared_ptr<TierBox>>(m, "Tier")
       .def("get", &get, py::arg("items"), py::arg("seconds"), py::arg("priority"))
       .def("put", &put, py::arg("items"), py::arg("seconds"))
       .def("remove", &remove, py::arg("keys"), py::arg("seconds"))

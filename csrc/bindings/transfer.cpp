@@ -29,10 +29,10 @@ Key128 key_from(const py::bytes& bytes) {
   return key;
 }
 
-void attach(CacheBox& box, const std::shared_ptr<Tier>& tier, const py::bytes& block, const py::bytes& boundary,
-            const py::bytes& identity) {
+void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, const py::bytes& block,
+            const py::bytes& boundary, const py::bytes& identity) {
   box.tier = tier;
-  box.cache.attach({tier.get(), key_from(block), key_from(boundary), key_from(identity)});
+  box.cache.attach({&tier->here(), key_from(block), key_from(boundary), key_from(identity)});
 }
 
 TransferOptions options_from(double timeout_s, bool durable, bool pinned, bool prefetch) {
@@ -45,7 +45,8 @@ TransferOptions options_from(double timeout_s, bool durable, bool pinned, bool p
 }
 
 TransferBox offload(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
-                    const std::vector<std::int64_t>& boundaries, double timeout_s, bool durable, bool pinned) {
+                    const std::vector<std::int64_t>& boundaries, double timeout_s, bool durable,
+                    bool pinned) {
   std::shared_ptr<Transfer> made;
   without_gil([&] {
     made = box->cache.transfers().offload(keys, boundaries, options_from(timeout_s, durable, pinned, false));
@@ -54,31 +55,32 @@ TransferBox offload(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<
 }
 
 TransferBox restore(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
-                    std::int64_t tokens, const std::optional<TicketBox*>& ticket, double timeout_s, bool prefetch) {
+                    std::int64_t tokens, const std::optional<TicketBox*>& ticket, double timeout_s,
+                    bool prefetch) {
   std::shared_ptr<Transfer> made;
   Ticket* const right = ticket ? (*ticket)->ticket.get() : nullptr;
   without_gil([&] {
-    made = box->cache.transfers().restore(keys, tokens, options_from(timeout_s, false, false, prefetch), right);
+    made =
+        box->cache.transfers().restore(keys, tokens, options_from(timeout_s, false, false, prefetch), right);
   });
   return {box, made};
 }
 
 py::tuple state(const TransferBox& self) {
   const TransferState s = self.box->cache.transfers().state_of(*self.transfer);
-  return py::make_tuple(s.finished, s.cancelled, s.tokens, s.records, s.settled, s.ok, s.bytes_total, s.bytes_moved,
-                        s.elsewhere, static_cast<int>(s.status), static_cast<int>(s.damage), s.failed_group,
-                        s.failed_block, s.left_out);
+  return py::make_tuple(s.finished, s.cancelled, s.tokens, s.records, s.settled, s.ok, s.bytes_total,
+                        s.bytes_moved, s.elsewhere, static_cast<int>(s.status), static_cast<int>(s.damage),
+                        s.failed_group, s.failed_block, s.left_out);
 }
 
 }  // namespace
 
 void bind_transfer(py::module_& m) {
-  py::class_<TransferBox>(m, "Transfer")
-      .def("state", &state)
-      .def("cancel",
-           [](TransferBox& self) { without_gil([&] { self.box->cache.transfers().cancel(*self.transfer); }); });
-  m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"), py::arg("boundary_format"),
-        py::arg("identity"));
+  py::class_<TransferBox>(m, "Transfer").def("state", &state).def("cancel", [](TransferBox& self) {
+    without_gil([&] { self.box->cache.transfers().cancel(*self.transfer); });
+  });
+  m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"),
+        py::arg("boundary_format"), py::arg("identity"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
         py::arg("durable"), py::arg("pinned"));
   m.def("restore", &restore, py::arg("cache"), py::arg("keys"), py::arg("tokens"), py::arg("ticket"),
@@ -91,7 +93,9 @@ void bind_transfer(py::module_& m) {
       py::arg("cache"), py::arg("keys"), py::arg("tokens"));
   m.def(
       "restorable",
-      [](CacheBox& box, const KeyChain& keys, std::int64_t limit) { return box.cache.restorable(keys, limit); },
+      [](CacheBox& box, const KeyChain& keys, std::int64_t limit) {
+        return box.cache.restorable(keys, limit);
+      },
       py::arg("cache"), py::arg("keys"), py::arg("limit"));
   m.def(
       "poll_transfers",
@@ -105,12 +109,11 @@ void bind_transfer(py::module_& m) {
       "wait_transfers",
       [](CacheBox& box, double seconds) {
         without_gil([&] {
-          box.tier->wait(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
+          box.tier->here().wait(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
         });
       },
       py::arg("cache"), py::arg("seconds"));
-  m.def(
-      "live_transfers", [](const CacheBox& box) { return box.cache.transfers().live(); }, py::arg("cache"));
+  m.def("live_transfers", [](const CacheBox& box) { return box.cache.transfers().live(); }, py::arg("cache"));
 }
 
 }  // namespace hkv

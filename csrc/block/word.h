@@ -129,10 +129,11 @@ class Word {
   }
 
   // The same without the tier's answers: slots that are tier-only become absent. No word keeps one beyond the step that
-  // uses it, since what a tier holds is asked of the tier, whose index is in memory and never stale.
+  // uses it, since what a tier holds is asked of the tier, whose index is in memory and never stale. Part of a step that
+  // gives a page up, so that the generation has moved already, once.
   constexpr Word without_tier_only() const {
     const SlotMask kept = slots_in(Phase::TierOnly);
-    return kept == 0 ? *this : *apply(kept, Event::RecordGone);
+    return kept == 0 ? *this : Word(apply(kept, Event::RecordGone)->bits() - generation_one);
   }
 
   friend constexpr bool operator==(const Word&, const Word&) = default;

@@ -224,7 +224,8 @@ class HybridCache {
   // The length that a restore would make usable, beyond what is usable now; 0: none. Counts nothing.
   // Progress: as boundaries.
   std::int64_t restorable(const KeyChain& keys, std::int64_t limit);
-  bool tiered() const { return transfers_ != nullptr; }
+  // Leaves transfers and the memory that they move as they are, for good: for who can no longer wait for the tier.
+  void abandon() { static_cast<void>(transfers_.release()); }
   Transfers& transfers() const { return *transfers_; }
 
   // ---- looking --------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover - only a broken installation co
 from hybridkv.admission import Admission
 from hybridkv.cache import HybridCache
 from hybridkv.checkpoints import CheckpointPolicy
+from hybridkv.cost import Bandwidth, Candidate, Choice, CostModel, Observations
 from hybridkv.coverage import Checkpoint, Chunk, Prefix, Window
 from hybridkv.errors import (
     ArgumentError,
@@ -48,6 +49,7 @@ from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import MemoryTier, Tier, TierAdapter
 from hybridkv.verdict import Plan, Verdict, Why, intersect
+from hybridkv.windows import KeepWindows
 
 from hybridkv import formats, graph, ops, reference, tiers  # isort: skip  (hk.formats.compatible, hk.ops.gather)
 
@@ -59,16 +61,20 @@ __version__ = "0.1.0"
 __all__ = [
     "Admission",
     "ArgumentError",
+    "Bandwidth",
     "BlockInfo",
     "BlockKeys",
     "Busy",
     "CacheGroup",
     "CacheSpec",
+    "Candidate",
     "Check",
     "Checkpoint",
     "CheckpointPolicy",
+    "Choice",
     "Chunk",
     "Closed",
+    "CostModel",
     "EvictionPolicy",
     "Fill",
     "FillClosed",
@@ -76,6 +82,7 @@ __all__ = [
     "HybridCache",
     "HybridKVError",
     "Identity",
+    "KeepWindows",
     "KernelContract",
     "KvFormat",
     "Leak",
@@ -86,6 +93,7 @@ __all__ = [
     "Metrics",
     "Need",
     "NotAdmitted",
+    "Observations",
     "OutOfPages",
     "Outcome",
     "PageCounts",

@@ -14,7 +14,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 FEATURES = (
-    "waits: tiers",
+    "waits: disk tier",
+    "waits: offload and restore",
     "waits: kernels",
     "waits: format registry and negotiation",
     "waits: engine adapters",

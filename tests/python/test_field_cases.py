@@ -25,6 +25,7 @@ COUNTS = {
     "format-abi-mismatch": 9,
     "toctou-refcount-eviction": 12,
     "offload-onload-race-or-misplaced": 10,
+    "disk-tier-integrity": 7,
     "admission-deadlock": 11,
     "metrics-or-events-misreport": 4,
 }
@@ -52,7 +53,7 @@ def test_a_wrong_list_is_noticed() -> None:
     first, *others = CASES
     assert wrong(others, known)
     assert wrong([{**first, "tests": ["test_field_cases_states.py::test_gone"]}, *others], known)
-    assert wrong([{**first, "waits": "waits: tiers"}, *others], known)
+    assert wrong([{**first, "waits": "waits: disk tier"}, *others], known)
     assert wrong([{**first, "class": "luck"}, *others], known)
     assert wrong([*CASES, {**first, "id": "FC-999"}], known)
     luck = {key: value for key, value in first.items() if key != "tests"} | {"waits": "waits: luck"}

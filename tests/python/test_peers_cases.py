@@ -31,6 +31,6 @@ def test_a_wrong_list_is_noticed() -> None:
     assert problems([first, *CASES], known, IDS) == ["A1: twice"]
     assert problems([{**first, "id": "A99"}, *CASES], known, IDS) == ["A99: not asked for"]
     assert problems([{**first, "tests": ["test_peers_replay.py::test_gone"]}, *others], known, IDS)
-    assert problems([{**first, "waits": "waits: tiers"}, *others], known, IDS)
+    assert problems([{**first, "waits": "waits: disk tier"}, *others], known, IDS)
     assert problems([{**first, "tests": [], "waits": "waits: luck"}, *others], known, IDS)
     assert problems([{**first, "says": ""}, *others], known, IDS)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,35 +31,9 @@ class Bug:
 
 
 def all_bugs() -> list[Bug]:
-    """Collect the bugs of every room, in the order of the table."""
-    from seeded_bugs import (
-        block,
-        cache,
-        compress,
-        convert,
-        device,
-        device_compress,
-        kernels,
-        tickets,
-        tier_stack,
-        tiers,
-        torch_ops,
-    )
-
-    rooms = (
-        block,
-        kernels,
-        compress,
-        convert,
-        device,
-        device_compress,
-        torch_ops,
-        cache,
-        tickets,
-        tiers,
-        tier_stack,
-    )
-    return [bug for room in rooms for bug in room.BUGS]
+    """Collect the bugs of every module here, in the order of their names."""
+    rooms = [import_module(f"{__name__}.{room.name}") for room in iter_modules(__path__)]
+    return [bug for room in sorted(rooms, key=lambda room: room.__name__) for bug in room.BUGS]
 
 
 def misplaced(bugs: list[Bug], root: Path = ROOT) -> list[str]:

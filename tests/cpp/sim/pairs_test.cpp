@@ -9,7 +9,7 @@
 namespace hkv::sim {
 namespace {
 
-enum class Do : std::uint8_t { Fill, Abort, Read, Evict, Retire, Touch };
+enum class Do : std::uint8_t { Fill, Abort, Read, Evict, Retire, Touch, Restore, GiveUp, Offload };
 struct Operation {
   Do what;
   Key128 key;
@@ -17,12 +17,14 @@ struct Operation {
   const char* name;
 };
 constexpr Operation operations[] = {
-    {Do::Fill, key_a, 0, "fill a.h"},     {Do::Fill, key_a, 1, "fill a.b"},
-    {Do::Abort, key_a, 0, "abort a.h"},   {Do::Abort, key_a, 1, "abort a.b"},
-    {Do::Read, key_a, 0, "read a.h"},     {Do::Read, key_a, 1, "read a.b"},
-    {Do::Evict, key_a, 0, "evict a.h"},   {Do::Evict, key_a, 1, "evict a.b"},
-    {Do::Retire, key_a, 0, "retire a.h"}, {Do::Touch, key_a, 0, "touch a"},
-    {Do::Retire, key_a, 1, "retire a.b"}, {Do::Fill, key_b, 0, "fill b.h"},
+    {Do::Fill, key_a, 0, "fill a.h"},       {Do::Fill, key_a, 1, "fill a.b"},
+    {Do::Abort, key_a, 0, "abort a.h"},     {Do::Abort, key_a, 1, "abort a.b"},
+    {Do::Read, key_a, 0, "read a.h"},       {Do::Read, key_a, 1, "read a.b"},
+    {Do::Evict, key_a, 0, "evict a.h"},     {Do::Evict, key_a, 1, "evict a.b"},
+    {Do::Retire, key_a, 0, "retire a.h"},   {Do::Touch, key_a, 0, "touch a"},
+    {Do::Retire, key_a, 1, "retire a.b"},   {Do::Fill, key_b, 0, "fill b.h"},
+    {Do::Restore, key_a, 0, "restore a.h"}, {Do::GiveUp, key_a, 1, "give up restoring a.b"},
+    {Do::Offload, key_a, 0, "offload a.h"}, {Do::Offload, key_a, 1, "offload a.b"},
 };
 constexpr int operation_count = std::size(operations);
 
@@ -52,6 +54,9 @@ class Pair : public World {
       case Do::Evict: evict(op.key, op.group); break;
       case Do::Retire: retire(op.key, op.group); break;
       case Do::Touch: touch(op.key); break;
+      case Do::Restore: restore(op.key, op.group); break;
+      case Do::GiveUp: restore(op.key, op.group, true); break;
+      case Do::Offload: offload(op.key, op.group); break;
     }
   }
   const Steps& state_;
@@ -64,7 +69,8 @@ std::string named(const Steps& steps) {
   return text;
 }
 
-const State states[] = {{"nothing", {}}, {"a.h", {0}}, {"a.b", {1}}, {"a.h and a.b", {0, 1}}, {"b.h", {11}}};
+const State states[] = {{"nothing", {}},         {"a.h", {0}},  {"a.b", {1}},
+                        {"a.h and a.b", {0, 1}}, {"b.h", {11}}, {"a.h with a copy, a.b", {12, 1}}};
 
 struct Count {
   unsigned long budget;  // executions after which a program is searched with few preemptions instead
@@ -115,7 +121,7 @@ HKV_TEST("one operation beside one, every state") {
 }
 HKV_TEST("two operations beside one") {
   Count count{2000};
-  const int stride = soak() ? 1 : 11;  // of 8,640 programs
+  const int stride = soak() ? 1 : 31;  // of 24,576 programs
   int program = 0;
   for (const State& state : states) {
     for (int i = 0; i < operation_count; ++i) {

@@ -70,13 +70,34 @@ class World : public Program {
     }
     return !give_up;
   }
+  // Claim for a restore, write what the tier has, publish; or give up instead.
+  void restore(Key128 key, int group, bool give_up = false) {
+    const Busy busy(*this);
+    const PageId page = store.pool(group).take();
+    if (page == no_page) return;
+    const DescriptorId id = claim(key, group, page, Event::RestoreBegins);
+    if (id == no_descriptor) return store.pool(group).give_back(page);
+    write(page, key, group);
+    if (give_up) return store.abort(id, key, group);
+    store.publish(id, group);
+  }
+  // Copy the page to a tier under a pin; it may be evicted before, or retired meanwhile.
+  void offload(Key128 key, int group) {
+    Pin pin;
+    if (!acquire_page(key, group, pin)) return;
+    const GroupSlot& at = store.slot_of(group);
+    const SlotMask marked = store.begin_offload(pin.id, at.which, static_cast<SlotMask>(1u << at.slot));
+    read_page(pin);
+    store.end_offload(pin.id, at.which, marked, true);
+    release_page(pin);
+  }
   // Claims the block for the page. Returns: its descriptor, or none where another has it or none is to be had.
-  DescriptorId claim(Key128 key, int group, PageId page) {
+  DescriptorId claim(Key128 key, int group, PageId page, Event how = Event::Claim) {
     for (;;) {
       const Placement placed = store.table().get_or_insert(key);
       if (placed.how == Placed::Full || placed.how == Placed::Private) return no_descriptor;
       bool lives = true;
-      if (store.claim(placed.id, key, group, page, lives)) return placed.id;
+      if (store.claim(placed.id, key, group, page, lives, how)) return placed.id;
       if (!lives) continue;
       store.table().erase_if_empty(placed.id, key);
       return no_descriptor;

@@ -4,15 +4,18 @@
 // of (key, group) and are plain memory, so a false hit is a mismatch and early reuse a reported race.
 //
 // A step is one operation of the cache on one sequence: a fill (reserve, write, publish or give up), a match whose
-// leased pages are all read before its release, or an eviction. 10^7 of them by default, 10^9 in a soak (about half an
+// leased pages are all read before its release, an eviction, or over a tier that forgets, an offload or a restore of what
+// the last match was told of. 10^7 of them by default, 10^9 in a soak (about half an
 // hour on two cores), or HKV_STEPS. Seed and rate are printed; HKV_SEED repeats a seed.
 #include "cache/cache.h"
 
 #include <random>
 #include <thread>
 
+#include "cache/transfers.h"
 #include "stress/steps.h"
 #include "testing.h"
+#include "tier/memory_tier.h"
 
 namespace hkv {
 namespace {
@@ -47,13 +50,24 @@ std::uint64_t content(Key128 key, int group, int word) {
 
 struct Tally {
   std::uint64_t steps = 0, filled = 0, full = 0, aborted = 0, hits = 0, tip_hits = 0, false_hits = 0,
-                misses = 0, longer = 0, evicted = 0, pages_read = 0, wrong = 0;
+                misses = 0, longer = 0, evicted = 0, pages_read = 0, wrong = 0, offloads = 0, restores = 0;
 };
+
+// Room for about a third of what the sequences need, so that records go while they are asked for.
+std::unique_ptr<MemoryTier> small_tier() {
+  MemoryOptions options;
+  options.capacity_bytes = 12 << 10;
+  options.threaded = true;
+  options.depth = 4;
+  return std::make_unique<MemoryTier>(options);
+}
 
 class World {
  public:
-  World(std::int64_t blocks, std::int64_t pages)
-      : cache(layout_of(pages), blocks, std::vector<Digest16>(group_count)) {
+  World(std::int64_t blocks, std::int64_t pages, bool tiered)
+      : tier(tiered ? small_tier() : nullptr),
+        cache(layout_of(pages), blocks, std::vector<Digest16>(group_count)) {
+    if (tiered) cache.attach({tier.get(), {}, {}, {}});
     std::mt19937_64 random(17);
     for (int i = 0; i < 48; ++i) {
       std::vector<std::uint32_t> ids;
@@ -70,6 +84,7 @@ class World {
           true);
     }
   }
+  std::unique_ptr<MemoryTier> tier;
   HybridCache cache;
   std::vector<Chain> chains;
   std::vector<std::uint64_t> bytes[group_count];
@@ -88,7 +103,10 @@ class Worker {
     ++tally.steps;
     const Chain& chain = w_.chains[random_() % w_.chains.size()];
     const auto what = random_() % 100;
-    if (what < 35) {
+    if (w_.tier != nullptr && random_() % 8 == 0) w_.cache.transfers().poll();
+    if (w_.tier != nullptr && what < 8) {
+      offload(chain);
+    } else if (what < 35) {
       fill(chain);
     } else if (what < 85) {
       ask(chain);
@@ -129,6 +147,22 @@ class Worker {
     w_.cache.abort(*fill, false);  // gives back what stayed private
   }
 
+  void offload(const Chain& chain) {
+    std::vector<std::int64_t> boundaries;
+    for (std::int64_t t = unit; t <= chain->end_unit() * unit; t += unit) boundaries.push_back(t);
+    w_.cache.transfers().offload(chain, boundaries, {});
+    ++tally.offloads;
+  }
+  void restore(const Chain& chain, std::int64_t tokens) {
+    try {
+      const auto transfer = w_.cache.transfers().restore(chain, tokens, {}, nullptr);
+      if (random_() % 16 == 0) w_.cache.transfers().cancel(*transfer);
+      ++tally.restores;
+    } catch (const Error&) {
+      ++tally.full;
+    }
+  }
+
   void ask(const Chain& chain) {
     Question question;
     question.keys = chain.get();
@@ -139,6 +173,7 @@ class Worker {
     const Verdict verdict = w_.cache.match(question, chain, lease);
     tally.misses += verdict.outcome == Outcome::Miss;
     tally.false_hits += verdict.outcome == Outcome::FalseHit;
+    if (verdict.remedy == Remedy::Restore && random_() % 2 == 0) restore(chain, verdict.restore_tokens);
     if (lease == nullptr) return;
     ++tally.hits;
     tally.tip_hits += lease->tokens % unit != 0;
@@ -178,12 +213,12 @@ class Worker {
   std::mt19937_64 random_;
 };
 
-void beat(std::int64_t blocks, std::int64_t pages, double share) {
+void beat(std::int64_t blocks, std::int64_t pages, double share, bool tiered = false) {
   constexpr unsigned thread_count = 4;
   const std::uint64_t seed = stress::seed_of_run();
   const auto wanted = static_cast<std::uint64_t>(
       static_cast<double>(stress::steps_wanted(10'000'000, 1'000'000'000)) * share / thread_count);
-  World world(blocks, pages);
+  World world(blocks, pages, tiered);
   std::vector<Worker> workers;
   for (unsigned t = 0; t < thread_count; ++t) workers.emplace_back(world, seed + t);
   const stress::Clock clock;
@@ -203,6 +238,7 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
     all.tip_hits += t.tip_hits, all.false_hits += t.false_hits, all.misses += t.misses,
         all.longer += t.longer;
     all.evicted += t.evicted, all.pages_read += t.pages_read, all.wrong += t.wrong;
+    all.offloads += t.offloads, all.restores += t.restores;
   }
   using stress::shown;
   std::printf(
@@ -213,6 +249,15 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
       shown(seed), shown(all.steps), seconds, static_cast<double>(all.steps) / seconds, shown(all.filled),
       shown(all.full), shown(all.aborted), shown(all.hits), shown(all.tip_hits), shown(all.false_hits),
       shown(all.misses), shown(all.longer), shown(all.evicted), shown(all.pages_read), shown(all.wrong));
+  if (tiered) {
+    while (world.cache.transfers().live() != 0) world.cache.transfers().poll();
+    const TierUsage usage = world.tier->usage();
+    std::printf(
+        "     %llu offloads, %llu restores, %llu records stored, %llu loaded, %llu gone when asked for\n",
+        shown(all.offloads), shown(all.restores), shown(usage.puts), shown(usage.hits), shown(usage.misses));
+    EXPECT(usage.puts > 0 && usage.hits > 0);
+    EXPECT_EQ(usage.corrupt, 0u);
+  }
   EXPECT_EQ(all.wrong, 0u);
   EXPECT(all.filled > 0 && all.hits > 0 && all.tip_hits > 0 && all.false_hits > 0 && all.evicted > 0);
   BlockStore& store = world.cache.store();
@@ -239,6 +284,7 @@ void beat(std::int64_t blocks, std::int64_t pages, double share) {
 }  // namespace
 
 HKV_TEST("leases read what was published for their keys, with little memory") { beat(40, 24, 0.5); }
+HKV_TEST("and over a tier that forgets") { beat(60, 40, 0.02, true); }
 HKV_TEST("and with room for all") { beat(400, 300, 0.5); }
 
 }  // namespace hkv
