@@ -106,6 +106,7 @@ TierStatus Tier::get(std::span<const GetItem> items, Deadline deadline, Priority
     operation->priority = priority;
     operation->key = item.key;
     operation->parts.assign(item.parts.begin(), item.parts.end());
+    operation->envelope_to = item.envelope;
     operation->deadline = deadline;
     operation->refused = !names_a_record(item.key) || !is_sound(item.parts, most_bytes);
     operations.push_back(std::move(operation));
@@ -193,9 +194,12 @@ TierStatus Tier::submit(Operations operations, BatchId& batch) {
 }
 
 void Tier::cancel(BatchId batch) {
-  const std::lock_guard lock(core_->mutex);
-  core_->answer_queued(TierStatus::Cancelled, [&](const Operation& each) { return each.batch == batch; });
-  core_->signal();
+  {
+    const std::lock_guard lock(core_->mutex);
+    core_->answer_queued(TierStatus::Cancelled, [&](const Operation& each) { return each.batch == batch; });
+    core_->signal();
+  }
+  cancel_begun(batch);
 }
 
 Presence Tier::look(const RecordKey&) const { return {Presence::Answer::Unknown, 0}; }
@@ -203,6 +207,8 @@ Presence Tier::look(const RecordKey&) const { return {Presence::Answer::Unknown,
 void Tier::touch(const RecordKey&) {}
 
 void Tier::drop(const Operation&) {}
+
+void Tier::cancel_begun(BatchId) {}
 
 // ---- answers ------------------------------------------------------------------------------------
 
@@ -329,6 +335,9 @@ void Tier::finish(Operation* operation, TierStatus status, Damage damage) {
   if (operation->kind == Operation::Kind::Get && status == TierStatus::Ok) {
     std::tie(status, damage) = proved(operation->envelope, operation->key, operation->parts);
     if (damage != Damage::None && damage != Damage::Parts) drop(*operation);
+    if (status == TierStatus::Ok && operation->envelope_to != nullptr) {
+      operation->envelope_to->swap(operation->envelope);
+    }
   }
   const std::size_t places = depth();
   std::unique_ptr<Operation> done;  // freed behind the lock

@@ -81,6 +81,8 @@ struct PutItem {
 struct GetItem {
   RecordKey key;
   std::span<const Part> parts;
+  // Where given: gets the record's envelope, of a get that is Ok. As with the parts' memory, the tier's until release.
+  std::vector<std::byte>* envelope = nullptr;
 };
 
 // What a tier knows of a key without any I/O.
@@ -155,7 +157,8 @@ class Tier {
   // Says that a record was of use without a get of it, so that reclaim spares it. Progress: as look.
   virtual void touch(const RecordKey& key);
 
-  // Effect: items of the batch that are queued become Cancelled; those running go on.
+  // Effect: items of the batch that are queued become Cancelled; those running go on, unless the engine can still take
+  // them back.
   void cancel(BatchId batch);
 
   // Effect: takes up to out.size() reports; what is past its deadline times out (a deadline is noticed here, in wait,
@@ -190,7 +193,8 @@ class Tier {
     bool pinned = false, durable = false;
     std::vector<Part> parts;
     std::vector<std::byte> envelope;  // of a get: the engine fills it with the record's envelope
-    void* engine = nullptr;           // the engine's own
+    std::vector<std::byte>* envelope_to = nullptr;  // the asker's, where it wants the envelope
+    void* engine = nullptr;                         // the engine's own
     // The shared half's own:
     BatchId batch{};
     std::uint32_t item = 0;
@@ -214,6 +218,9 @@ class Tier {
   // again once Corrupt or Mismatch was reported. Called by `finish`, on its thread, while the operation is alive; not
   // of Damage::Parts, which is the asker's, and not of what the engine itself calls Corrupt.
   virtual void drop(const Operation& operation);
+  // Effect: the engine may finish as Cancelled what of the batch it has not started in earnest. Called by `cancel`, on its
+  // thread, without a lock, at any time between begin and the destructor. Must not block.
+  virtual void cancel_begun(BatchId batch);
 
   // Effect: checks a get that claims Ok, reports the item, frees the operation, starts the next one. Requires: begun,
   // not finished yet.

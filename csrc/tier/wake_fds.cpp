@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tier/wake_fds.h"
 
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -72,9 +71,13 @@ void WakeFds::arm(Clock::time_point at) {
 }
 
 bool WakeFds::wait(int fd, std::chrono::nanoseconds at_most) {
-  const timespec time = timespec_of(std::max(at_most, std::chrono::nanoseconds(0)));
   pollfd interest{fd, POLLIN, 0};
-  return ::ppoll(&interest, 1, &time, nullptr) == 1;
+  return wait({&interest, 1}, at_most);
+}
+
+bool WakeFds::wait(std::span<pollfd> fds, std::chrono::nanoseconds at_most) {
+  const timespec time = timespec_of(std::max(at_most, std::chrono::nanoseconds(0)));
+  return ::ppoll(fds.data(), fds.size(), &time, nullptr) > 0;
 }
 
 }  // namespace hkv

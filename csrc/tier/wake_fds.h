@@ -4,7 +4,10 @@
 //
 // Thread safety: none; `fd` alone may be polled by anyone meanwhile. No call blocks.
 #pragma once
+#include <poll.h>
+
 #include <chrono>
+#include <span>
 
 namespace hkv {
 
@@ -33,6 +36,8 @@ class WakeFds {
   }
   // Waits until it is readable or the time is over. Returns: whether it is.
   static bool wait(int fd, std::chrono::nanoseconds at_most);
+  // The same of any of several. A signal ends it early.
+  static bool wait(std::span<pollfd> fds, std::chrono::nanoseconds at_most);
 
  private:
   void arm(Clock::time_point at);

@@ -62,7 +62,7 @@ HKV_TEST(
   Collector reports(tier);
   const Sample record = sample(1);
   Sample room = room_for(record);
-  const BatchId batch = ask_for(tier, room, in(20ms));
+  const BatchId batch = ask_for(tier, room, in(100ms));  // enough to be under way by then
   EXPECT(readable(tier.event_fd(), 60000));
   const Done done = reports.done(batch);
   EXPECT_EQ(done.status, Status::Timeout);
@@ -107,7 +107,7 @@ HKV_CONTRACT("after three failures everything is Unavailable at once, then one i
   Collector reports(tier);
   std::vector<Sample> rooms;
   for (std::uint64_t name = 1; name <= 6; ++name) rooms.push_back(room_for(sample(name)));
-  const BatchId stuck = ask_for(tier, rooms[0], in(5ms));
+  const BatchId stuck = ask_for(tier, rooms[0], in(100ms));  // enough to be under way by then
   EXPECT_EQ(reports.done(stuck).status, Status::Timeout);
   const BatchId second = ask_for(tier, rooms[1], in(5ms));
   EXPECT_EQ(reports.done(second).status, Status::Timeout);

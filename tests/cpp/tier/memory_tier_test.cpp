@@ -1,66 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tier/memory_tier.h"
-
-#include <mutex>
-#include <set>
-
 #include "tier/contract.h"
+#include "tier/held_memory.h"
 
 namespace hkv {
 namespace {
-
-// A memory tier that can be stopped before an operation begins, and whose records can be damaged.
-class HeldTier : public MemoryTier {
- public:
-  using MemoryTier::MemoryTier;
-  ~HeldTier() override { close(); }
-
-  void freeze() {
-    const std::lock_guard lock(mutex_);
-    frozen_ = true;
-  }
-  void thaw() {
-    const std::lock_guard one_at_a_time(
-        thaw_mutex_);  // so that `end` waits for what another thread lets go of
-    std::vector<Operation*> held;
-    {
-      const std::lock_guard lock(mutex_);
-      frozen_ = false;
-      held.swap(held_);
-    }
-    for (Operation* operation : held) MemoryTier::begin(operation);
-  }
-  void corrupt(const RecordKey& key) { corrupt_ = key; }
-
- protected:
-  void begin(Operation* operation) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (frozen_) {
-        held_.push_back(operation);
-        return;
-      }
-    }
-    MemoryTier::begin(operation);
-  }
-  void end() override {
-    thaw();
-    MemoryTier::end();
-  }
-  void bring(Operation& operation, const MemoryRecord& record) override {
-    if (record.envelope.key == corrupt_) {
-      const_cast<MemoryRecord&>(record).payload[5] ^= std::byte{16};  // as memory that decays would
-      corrupt_ = {};
-    }
-    MemoryTier::bring(operation, record);
-  }
-
- private:
-  std::mutex mutex_, thaw_mutex_;
-  std::vector<Operation*> held_;
-  bool frozen_ = false;
-  RecordKey corrupt_;
-};
 
 class MemoryWorld final : public contract::TierWorld {
  public:
@@ -70,7 +13,7 @@ class MemoryWorld final : public contract::TierWorld {
     memory.depth = options.depth;
     memory.threaded = threaded;
     memory.limits = options.limits;
-    tier_ = std::make_unique<HeldTier>(memory);
+    tier_ = std::make_unique<contract::HeldMemory>(memory);
   }
   Tier& tier() override { return *tier_; }
   bool corrupt(const RecordKey& key) override {
@@ -84,7 +27,7 @@ class MemoryWorld final : public contract::TierWorld {
   void thaw() override { tier_->thaw(); }
 
  private:
-  std::unique_ptr<HeldTier> tier_;
+  std::unique_ptr<contract::HeldMemory> tier_;
 };
 
 }  // namespace

@@ -42,14 +42,14 @@ class ScriptedTier : public Tier {
     const std::lock_guard lock(mutex_);
     return total_;
   }
-  // Ends the oldest. A get that ends Ok has the envelope of what stands in its memory.
-  void end_one(TierStatus status) {
-    Op* const operation = take_oldest();
+  // Ends the oldest, or one of those behind it. A get that ends Ok has the envelope of what stands in its memory.
+  void end_one(TierStatus status, std::size_t behind = 0) {
+    Op* const operation = take(behind);
     if (status == TierStatus::Ok && operation->kind == Op::Kind::Get) bring(*operation);
     finish(operation, status);
   }
   // Says Ok of the oldest, with whatever the test made of it.
-  void end_one_as_it_is() { finish(take_oldest(), TierStatus::Ok); }
+  void end_one_as_it_is() { finish(take(0), TierStatus::Ok); }
   // The envelope of what stands in the caller's memory already.
   static void bring(Op& operation) {
     const auto front = static_cast<std::uint32_t>(envelope_bytes(operation.parts.size()));
@@ -77,10 +77,11 @@ class ScriptedTier : public Tier {
   void drop(const Operation& operation) override { dropped.push_back(operation.key); }
 
  private:
-  Op* take_oldest() {
+  Op* take(std::size_t behind) {
     const std::lock_guard lock(mutex_);
-    Op* const operation = begun_.front();
-    begun_.erase(begun_.begin());
+    const auto at = begun_.begin() + static_cast<std::ptrdiff_t>(behind);
+    Op* const operation = *at;
+    begun_.erase(at);
     return operation;
   }
 
