@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_kernels(m);
   hkv::bind_compress(m);
   hkv::bind_tier(m);
+  hkv::bind_tier_stack(m);
 }

@@ -163,7 +163,7 @@ class CacheBase(Uncopied):
         self._core.unbind()
         self._bound.clear()
         if self.tier is not None:
-            self.tier._give_back(self)
+            self.tier._take_back(self)
         self._closed = True
 
     # -- arguments ---------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class Tier(Uncopied):
     def __init__(self, core: _core.Tier, most_items: int) -> None:
         self._core = core
         self._most_items = most_items
+        self._user: weakref.ref[object] | None = None  # the cache that has it for itself
         self._held: dict[tuple[int, int], list[_Bytes]] = {}  # arrays by batch and item, until their release
         self._lock = threading.Lock()  # held over ask and filing, so that no report comes before the filing
         self._end = weakref.finalize(self, _shut, core, self._held)
@@ -224,6 +225,21 @@ class Tier(Uncopied):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    # ---- a cache above -----------------------------------------------------------------------------
+
+    def _lend(self, cache: object) -> None:
+        """Give the tier to one cache, which polls it alone."""
+        self._core.here()
+        with self._lock:
+            if self._user is not None and self._user() is not None:
+                raise Busy("tier", "a tier that no other cache has", "one that is lent")
+            self._user = weakref.ref(cache)
+
+    def _take_back(self, cache: object) -> None:
+        with self._lock:
+            if self._user is not None and self._user() is cache:
+                self._user = None
 
     def _taken(self, answer: tuple[int, int], arrays: Sequence[Sequence[_CorePart]]) -> int:
         status, batch = answer
