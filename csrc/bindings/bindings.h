@@ -16,6 +16,7 @@ void bind_transfer(pybind11::module_& m);
 void bind_kernels(pybind11::module_& m);
 void bind_compress(pybind11::module_& m);
 void bind_tier(pybind11::module_& m);
+void bind_tier_stack(pybind11::module_& m);  // behind bind_tier
 
 // Token ids out of a list, a tuple or a buffer of integers. Throws Error(ArgumentError).
 TokenView token_view(pybind11::handle tokens);

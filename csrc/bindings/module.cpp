@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_layout(m);
   hkv::bind_keys(m);
   hkv::bind_tier(m);
+  hkv::bind_tier_stack(m);
   hkv::bind_cache(m);
   hkv::bind_disk_tier(m);
   hkv::bind_transfer(m);

@@ -47,7 +47,7 @@ from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
-from hybridkv.tiers import DiskTier, MemoryTier, Tier, TierAdapter
+from hybridkv.tiers import DiskTier, MemoryTier, Tier, TierAdapter, TierStack
 from hybridkv.transfers import Transfer, TransferResult
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 from hybridkv.windows import KeepWindows
@@ -110,6 +110,7 @@ __all__ = [
     "Ticket",
     "Tier",
     "TierAdapter",
+    "TierStack",
     "TierError",
     "Transfer",
     "TransferResult",

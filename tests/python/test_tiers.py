@@ -21,6 +21,7 @@ TIERS: dict[str, Make] = {
     "memory, threaded": lambda **options: hk.MemoryTier(1 << 24, threaded=True, **options),
     "adapter": lambda **options: DictTier(**options),
     "adapter of 3 threads": lambda **options: DictTier(threads=3, **options),
+    "stack": lambda **options: hk.TierStack([hk.MemoryTier(1 << 24), hk.MemoryTier(1 << 24)], **options),
 }
 
 

@@ -2,7 +2,7 @@
 """Tiers: colder memory for records of prefixes, each proved on its way back.
 
 :class:`Tier` is what all of them can do, :class:`MemoryTier` keeps records in host memory, :class:`TierAdapter` makes a
-tier of a store of your own.
+tier of a store of your own, and :class:`TierStack` one of several.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hybridkv.tiers.records import (
     TierStatus,
     TierUsage,
 )
+from hybridkv.tiers.stack import StackCounts, TierStack
 from hybridkv.tiers.tier import Tier
 
 __all__ = [
@@ -41,8 +42,10 @@ __all__ = [
     "RecordKind",
     "Recovered",
     "Report",
+    "StackCounts",
     "Tier",
     "TierAdapter",
+    "TierStack",
     "TierStatus",
     "TierUsage",
 ]

@@ -99,6 +99,22 @@ using Tolds = StackOf<Told, Told>;
 inline bool begins(const ScriptedTier& tier, std::size_t total) {
   return comes([&] { return tier.total() >= total; });
 }
+// Whether an item is reported at all, and with this status; where it is not a test goes no further.
+inline bool is_told(Collector& reports, BatchId batch, Status status) {
+  const auto reported = [&] {
+    reports.take();
+    return reports.reported(batch);
+  };
+  if (!comes(reported)) return false;
+  return reports.done(batch).status == status;
+}
+#define HKV_REQUIRE(condition)       \
+  do {                           \
+    const bool is = (condition); \
+    EXPECT(is && #condition);    \
+    if (!is) return;             \
+  } while (false)
+
 inline bool here(const Tier& tier, const Sample& record) {
   return tier.look(record.key).answer == Answer::Here;
 }
