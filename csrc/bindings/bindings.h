@@ -13,6 +13,7 @@ void bind_keys(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
 void bind_kernels(pybind11::module_& m);
 void bind_compress(pybind11::module_& m);
+void bind_tier(pybind11::module_& m);
 
 // Token ids out of a list, a tuple or a buffer of integers. Throws Error(ArgumentError).
 TokenView token_view(pybind11::handle tokens);

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_cache(m);
   hkv::bind_kernels(m);
   hkv::bind_compress(m);
+  hkv::bind_tier(m);
 }

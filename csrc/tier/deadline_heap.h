@@ -13,7 +13,6 @@ namespace hkv {
 template <class T>
 class DeadlineHeap {
  public:
-  bool empty() const { return items_.empty(); }
   std::size_t size() const { return items_.size(); }
   T* earliest() const { return items_.empty() ? nullptr : items_.front(); }
   // Room for so many, so that `push` allocates nothing.

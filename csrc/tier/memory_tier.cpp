@@ -144,17 +144,25 @@ void MemoryTier::bring(Operation& operation, const MemoryRecord& record) {
   }
 }
 
+// What is known of a put before its bytes are: its record is there, or its parent is not. Requires: the mutex.
+std::optional<TierStatus> MemoryTier::settled(const Operation& operation, RecordForest::Node*& parent) {
+  RecordForest& forest = engine_->forest;
+  if (RecordForest::Node* const node = forest.find(operation.key)) {
+    forest.touch(node);
+    ++engine_->usage.put_known;
+    return TierStatus::Ok;
+  }
+  if (operation.parent == Key128{}) return std::nullopt;
+  parent = forest.parent_of(operation.key, operation.parent);
+  if (parent == nullptr) return TierStatus::Miss;
+  return std::nullopt;
+}
+
 TierStatus MemoryTier::put(const Operation& operation) {
+  RecordForest::Node* parent = nullptr;
   {
     const std::lock_guard lock(engine_->mutex);
-    if (RecordForest::Node* const node = engine_->forest.find(operation.key)) {
-      engine_->forest.touch(node);
-      ++engine_->usage.put_known;
-      return TierStatus::Ok;
-    }
-    const bool orphan =
-        operation.parent != Key128{} && engine_->forest.parent_of(operation.key, operation.parent) == nullptr;
-    if (orphan) return TierStatus::Miss;
+    if (const auto status = settled(operation, parent)) return *status;
   }
   auto record = std::make_shared<MemoryRecord>();
   const std::size_t front = envelope_bytes(operation.parts.size());
@@ -166,35 +174,21 @@ TierStatus MemoryTier::put(const Operation& operation) {
     const auto* const data = static_cast<const std::byte*>(part.data);
     record->payload.insert(record->payload.end(), data, data + part.bytes);
   }
-  return file(operation, std::move(record));
+  const std::lock_guard lock(engine_->mutex);
+  if (const auto status = settled(operation, parent)) return *status;  // while the bytes were copied
+  return file(operation, std::move(record), parent);
 }
 
-// Everything was true before the bytes were copied, and is asked again now that nothing can come between.
-TierStatus MemoryTier::file(const Operation& operation, std::shared_ptr<const MemoryRecord> record) {
+TierStatus MemoryTier::file(const Operation& operation, std::shared_ptr<const MemoryRecord> record,
+                            RecordForest::Node* parent) {
   const std::uint64_t bytes = record->bytes();
-  const std::lock_guard lock(engine_->mutex);
   RecordForest& forest = engine_->forest;
-  if (forest.find(operation.key) != nullptr) {
-    ++engine_->usage.put_known;
-    return TierStatus::Ok;
-  }
-  RecordForest::Node* parent = nullptr;
-  if (operation.parent != Key128{}) {
-    parent = forest.parent_of(operation.key, operation.parent);
-    if (parent == nullptr) return TierStatus::Miss;
-    forest.hold(parent);  // no room is made where it stands
-  }
-  const bool fits = bytes <= options_.capacity_bytes - forest.held_bytes();
-  if (fits) {
-    while (forest.bytes() + bytes > options_.capacity_bytes) {
-      HKV_CHECK(forest.evict());
-      ++engine_->usage.reclaimed;
-    }
-    forest.add(operation.key, std::move(record), parent, operation.pinned);
-    engine_->usage.bytes_written += bytes;
-  }
-  if (parent != nullptr) forest.let_go(parent);
-  return fits ? TierStatus::Ok : TierStatus::NoSpace;
+  const auto evicted = forest.make_room(bytes, options_.capacity_bytes, parent);
+  if (!evicted) return TierStatus::NoSpace;
+  forest.add(operation.key, std::move(record), parent, operation.pinned);
+  engine_->usage.reclaimed += *evicted;
+  engine_->usage.bytes_written += bytes;
+  return TierStatus::Ok;
 }
 
 TierStatus MemoryTier::remove(const RecordKey& key) {

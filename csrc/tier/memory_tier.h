@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "tier/record_forest.h"
 #include "tier/tier.h"
@@ -47,7 +48,9 @@ class MemoryTier : public Tier {
   TierStatus answer(Operation& operation);
   TierStatus get(Operation& operation);
   TierStatus put(const Operation& operation);
-  TierStatus file(const Operation& operation, std::shared_ptr<const MemoryRecord> record);
+  std::optional<TierStatus> settled(const Operation& operation, RecordForest::Node*& parent);
+  TierStatus file(const Operation& operation, std::shared_ptr<const MemoryRecord> record,
+                  RecordForest::Node* parent);
   TierStatus remove(const RecordKey& key);
 
   const MemoryOptions options_;

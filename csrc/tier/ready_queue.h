@@ -22,13 +22,6 @@ class ReadyQueue {
 
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  // The oldest of the highest priority, which stays; nullptr where nothing waits.
-  T* first() const {
-    for (const List& list : lists_) {
-      if (list.first != nullptr) return list.first;
-    }
-    return nullptr;
-  }
 
   void push(T* item) {
     List& list = lists_[static_cast<std::size_t>(item->priority)];

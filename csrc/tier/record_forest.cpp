@@ -35,6 +35,7 @@ void RecordForest::add(const RecordKey& key, std::shared_ptr<const MemoryRecord>
   node->record = std::move(record);
   node->used = ++touches_;
   node->parent = parent;
+  node->chain_bytes = node->record->bytes() + (parent == nullptr ? 0 : parent->chain_bytes);
   nodes_.emplace(Name{key.digest, key.kind}, std::move(owned));
   bytes_ += node->record->bytes();
   if (parent != nullptr) {
@@ -70,24 +71,38 @@ void RecordForest::let_go(Node* node) {
   }
 }
 
-std::uint64_t RecordForest::drop(Node* node) {
-  std::uint64_t dropped = 0;
+void RecordForest::drop(Node* node) {
   for (Node* at = node;
        ;) {  // down to a leaf, away with it, and on from its parent: no recursion, however deep
     while (at->first_child != nullptr) at = at->first_child;
     Node* const above = at->parent;
     const bool last = at == node;
     erase(at);
-    ++dropped;
-    if (last) return dropped;
+    if (last) return;
     at = above;
   }
 }
 
-bool RecordForest::evict() {
-  if (leaves_.empty()) return false;
-  erase(leaves_.begin()->second);
-  return true;
+bool RecordForest::fits(std::uint64_t bytes, std::uint64_t capacity, const Node* parent) const {
+  if (held_bytes_ > capacity || bytes > capacity - held_bytes_) return false;
+  const std::uint64_t left = capacity - held_bytes_ - bytes;
+  if (parent == nullptr || parent->chain_bytes <= left) return true;
+  std::uint64_t kept = 0;  // of the chain, what is not held anyway
+  for (; parent != nullptr && parent->held == 0; parent = parent->parent) kept += parent->record->bytes();
+  return kept <= left;
+}
+
+std::optional<std::uint64_t> RecordForest::make_room(std::uint64_t bytes, std::uint64_t capacity,
+                                                     Node* parent) {
+  if (!fits(bytes, capacity, parent)) return std::nullopt;
+  std::uint64_t evicted = 0;
+  for (; bytes_ + bytes > capacity; ++evicted) {
+    auto first = leaves_.begin();
+    if (first != leaves_.end() && first->second == parent) ++first;  // of its chain only it can be a leaf
+    HKV_CHECK(first != leaves_.end());
+    erase(first->second);
+  }
+  return evicted;
 }
 
 void RecordForest::erase(Node* node) {
@@ -116,6 +131,8 @@ void RecordForest::file(Node* node) {
   if (node->first_child == nullptr && node->held == 0) leaves_.insert({node->used, node});
 }
 
-void RecordForest::unfile(Node* node) { leaves_.erase({node->used, node}); }
+void RecordForest::unfile(Node* node) {
+  if (node->first_child == nullptr && node->held == 0) leaves_.erase({node->used, node});
+}
 
 }  // namespace hkv

@@ -6,11 +6,13 @@
 //     takes the parent's node, and `drop` drops everything below.
 //  2. `leaves_` holds exactly the records that have nothing below them and that nothing holds; eviction takes from there
 //     alone, so that suffix goes before prefix, and what is pinned stays with everything that it needs.
-//  3. held_bytes() is the size of what is held: a record is held as often as it is pinned or held by the caller, plus
-//     once by each held record below it; only the move between 0 and 1 goes on to the parent.
+//  3. held_bytes() is the size of what is held: a record is held as often as it is pinned, plus once by each held record
+//     below it; only the move between 0 and 1 goes on to the parent.
+//  4. chain_bytes of a node is the size of it and all that it stands on, which never changes while it is in (1).
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -38,6 +40,7 @@ class RecordForest {
     Node* next_sibling = nullptr;
     Node* previous_sibling = nullptr;
     std::uint64_t used = 0;  // when, in touches
+    std::uint64_t chain_bytes = 0;
     std::uint32_t held = 0;
   };
 
@@ -55,12 +58,12 @@ class RecordForest {
   // Requires: the key is not there; `parent` is nullptr or in.
   void add(const RecordKey& key, std::shared_ptr<const MemoryRecord> record, Node* parent, bool pinned);
   void touch(Node* node);
-  void hold(Node* node);
-  void let_go(Node* node);
-  // Returns: how many records went.
-  std::uint64_t drop(Node* node);
-  // Effect: drops the least recently used leaf. Returns: whether there was one that nothing holds.
-  bool evict();
+  // Effect: it and everything that stands on it goes.
+  void drop(Node* node);
+  // Effect: evicts leaves, the least recently used first, until so many bytes more fit into `capacity`; never `parent`
+  // (nullptr: none) or what it stands on. Returns: how many went, or nothing where what must stay leaves too little:
+  // then nothing went. Cost: a step for each record that goes; where pins are many, one for each below `parent`.
+  std::optional<std::uint64_t> make_room(std::uint64_t bytes, std::uint64_t capacity, Node* parent);
 
  private:
   struct Name {
@@ -74,6 +77,9 @@ class RecordForest {
     }
   };
 
+  void hold(Node* node);
+  void let_go(Node* node);
+  bool fits(std::uint64_t bytes, std::uint64_t capacity, const Node* parent) const;
   void file(Node* node);    // among the leaves, where it belongs there
   void unfile(Node* node);  // from the leaves, where it is there
   void erase(Node* node);   // a node without children

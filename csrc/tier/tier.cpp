@@ -241,12 +241,7 @@ bool Tier::drain(Deadline deadline) {
     if (core_->idle()) return true;
     if (now >= deadline) return false;
     const Operation* const earliest = core_->deadlines.earliest();
-    const Deadline until = earliest == nullptr ? deadline : std::min(deadline, earliest->deadline);
-    if (until == Deadline::max()) {
-      core_->changed.wait(lock);
-    } else {
-      core_->changed.wait_until(lock, until);
-    }
+    core_->changed.wait_until(lock, earliest == nullptr ? deadline : std::min(deadline, earliest->deadline));
   }
 }
 

@@ -46,9 +46,10 @@ from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
+from hybridkv.tiers import MemoryTier, Tier, TierAdapter
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 
-from hybridkv import formats, graph, ops, reference  # isort: skip  (hk.formats.compatible, hk.ops.gather)
+from hybridkv import formats, graph, ops, reference, tiers  # isort: skip  (hk.formats.compatible, hk.ops.gather)
 
 if hasattr(_sys.modules.get("torch"), "library"):  # imported before: torch.ops.hybridkv.* are there at once
     from hybridkv.adapters import torch_ops as _torch_ops  # noqa: F401
@@ -81,6 +82,7 @@ __all__ = [
     "Lease",
     "LeaseExpired",
     "LruPolicy",
+    "MemoryTier",
     "Metrics",
     "Need",
     "NotAdmitted",
@@ -96,6 +98,8 @@ __all__ = [
     "SpecError",
     "StateKind",
     "Ticket",
+    "Tier",
+    "TierAdapter",
     "TierError",
     "UnsupportedModel",
     "Verdict",
@@ -108,5 +112,6 @@ __all__ = [
     "ops",
     "reference",
     "size_pages",
+    "tiers",
     "worst_pages",
 ]

@@ -20,6 +20,7 @@ ALLOWED = re.compile(
       | csrc/([\w\-]+/)*[\w\-]+\.(h|cpp|cu|cuh|md)
       | python/([\w\-]+/)*([\w\-]+\.pyi? | py\.typed)
       | tests/([\w\-]+/)*[\w\-]+\.(h|cpp|py|md|txt)
+      | tests/golden/[\w\-]+\.hex
       | tests/data/([\w.\-]+/)*[\w.\-]+\.(csv|json|jsonl|md|yaml)
       | bench/([\w\-]+/)*[\w\-]+\.(h|hpp|cpp|py|md)
       | docs/([\w\-]+/)*[\w\-]+\.(md|png)

@@ -37,13 +37,16 @@ def all_bugs() -> list[Bug]:
         convert,
         device,
         device_compress,
+        disk,
         kernels,
         tickets,
         tier_io,
+        tiers,
         torch_ops,
     )
 
-    rooms = (block, kernels, compress, convert, device, device_compress, torch_ops, cache, tickets, tier_io)
+    above = (block, kernels, compress, convert, device, device_compress, torch_ops, cache, tickets)
+    rooms = (*above, tier_io, tiers, disk)
     return [bug for room in rooms for bug in room.BUGS]
 
 

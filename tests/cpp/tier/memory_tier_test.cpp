@@ -20,6 +20,8 @@ class HeldTier : public MemoryTier {
     frozen_ = true;
   }
   void thaw() {
+    const std::lock_guard one_at_a_time(
+        thaw_mutex_);  // so that `end` waits for what another thread lets go of
     std::vector<Operation*> held;
     {
       const std::lock_guard lock(mutex_);
@@ -54,7 +56,7 @@ class HeldTier : public MemoryTier {
   }
 
  private:
-  std::mutex mutex_;
+  std::mutex mutex_, thaw_mutex_;
   std::vector<Operation*> held_;
   bool frozen_ = false;
   RecordKey corrupt_;
@@ -158,6 +160,8 @@ HKV_TEST("what is pinned is never evicted, and a put that finds no room loses no
   const contract::Sample root = page(1), end = page(2, root.key.digest, true), alone = page(3, {}, true);
   const contract::Sample free = page(4);
   for (const auto* each : {&root, &end, &alone, &free}) EXPECT_EQ(ask.put(*each).status, TierStatus::Ok);
+  tier.touch(alone.key);
+  tier.touch(free.key);  // so that what is pinned would be the first to go
   const contract::Sample large = contract::sample(5, {8192});
   EXPECT_EQ(ask.put(large).status, TierStatus::NoSpace);
   EXPECT(here(tier, free));
@@ -175,7 +179,7 @@ HKV_TEST("a chain of any depth is dropped without recursion") {
   MemoryTier tier(options);
   contract::Asker ask(tier);
   Key128 parent;
-  const std::uint64_t depth = 20000;
+  const std::uint64_t depth = 20000;  // where each put walked the chain, this would take minutes
   for (std::uint64_t name = 1; name <= depth; ++name) {
     const contract::Sample block = contract::sample(name, {}, parent);
     EXPECT_EQ(ask.put(block).status, TierStatus::Ok);
@@ -189,30 +193,37 @@ HKV_TEST("a chain of any depth is dropped without recursion") {
 
 HKV_TEST("random puts, uses, pins and removals leave a forest in which everything adds up") {
   std::mt19937_64 random(7);
+  std::uint64_t refused = 0, evicted = 0;
   for (int round = 0; round < 20; ++round) {
     RecordForest forest;
     std::vector<RecordKey> keys;
     for (int step = 0; step < 300; ++step) {
       RecordForest::Node* const some = keys.empty() ? nullptr : forest.find(keys[random() % keys.size()]);
+      const std::uint64_t bytes_before = forest.bytes(), held_before = forest.held_bytes();
       switch (random() % 8) {
         case 0:
-          if (some != nullptr) forest.drop(some);
+          if (some != nullptr && random() % 4 == 0) forest.drop(some);
           break;
-        case 1: forest.evict(); break;
-        case 2:
+        case 1:
           if (some != nullptr) forest.touch(some);
-          break;
-        case 3:
-          if (some != nullptr) {
-            forest.hold(some);
-            forest.let_go(some);
-          }
           break;
         default: {
           const RecordKey key{{random(), 1}, {}, RecordKind::Block};
           auto record = std::make_shared<MemoryRecord>();
           record->payload.resize(1 + random() % 9);
-          forest.add(key, record, some, random() % 6 == 0);
+          std::uint64_t kept = forest.held_bytes();  // and what of the chain is not held
+          for (auto* at = some; at != nullptr && at->held == 0; at = at->parent) kept += at->record->bytes();
+          const auto gone = forest.make_room(record->bytes(), 100, some);
+          EXPECT_EQ(gone.has_value(), kept + record->bytes() <= 100);
+          EXPECT_EQ(forest.held_bytes(), held_before);
+          if (!gone) {
+            ++refused;
+            EXPECT_EQ(forest.bytes(), bytes_before);
+            break;
+          }
+          evicted += *gone;
+          EXPECT(some == nullptr || forest.find(some->key) == some);
+          forest.add(key, record, some, random() % 16 == 0);
           keys.push_back(key);
         }
       }
@@ -229,11 +240,12 @@ HKV_TEST("random puts, uses, pins and removals leave a forest in which everythin
       EXPECT_EQ(forest.records(), records);
       EXPECT_EQ(forest.bytes(), bytes);
       EXPECT_EQ(forest.held_bytes(), held);
+      EXPECT(bytes <= 100);
     }
-    while (forest.evict()) {
-    }
+    EXPECT(forest.make_room(0, forest.held_bytes(), nullptr).has_value());
     EXPECT_EQ(forest.bytes(), forest.held_bytes());  // what is left is what is pinned and what it stands on
   }
+  EXPECT(refused > 100 && evicted > 100);
 }
 
 }  // namespace hkv

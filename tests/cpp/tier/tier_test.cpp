@@ -48,6 +48,21 @@ std::vector<std::uint64_t> names(const std::vector<Op*>& operations) {
   return found;
 }
 
+// An engine that says Ok whatever it brings: `damage` changes envelope and bytes of a sound answer.
+Done hostile_get(ScriptedTier& tier, const Sample& record, Sample& room,
+                 const std::function<void(Op&, std::vector<std::byte>& envelope)>& damage) {
+  tier.script([&](ScriptedTier& self, Op* operation) {
+    for (std::size_t i = 0; i < operation->parts.size(); ++i) {
+      std::memcpy(operation->parts[i].data, record.pages[i].data(), record.pages[i].size());
+    }
+    ScriptedTier::bring(*operation);
+    damage(*operation, operation->envelope);
+    self.answer(operation, Status::Ok);
+  });
+  Asker ask(tier);
+  return ask.get(room);
+}
+
 }  // namespace
 
 HKV_TEST("every status and every damage has a name of its own") {
@@ -174,7 +189,7 @@ HKV_TEST("reports come out as they went in, however the ring grows") {
 HKV_TEST("demand goes before prefetch before write, each in the order asked") {
   ScriptedTier tier;
   const Asked running = get_of(tier, 1);
-  const BatchId flush = flush_of(tier);
+  flush_of(tier);
   const Asked write = get_of(tier, 2, Priority::Write), prefetch = get_of(tier, 3, Priority::Prefetch);
   const Asked again = get_of(tier, 4, Priority::Prefetch), demand = get_of(tier, 5), last = get_of(tier, 6);
   std::vector<std::uint64_t> order;
@@ -184,7 +199,6 @@ HKV_TEST("demand goes before prefetch before write, each in the order asked") {
     tier.end_one(Status::Ok);
   }
   EXPECT(order == (std::vector<std::uint64_t>{1, 5, 6, 3, 4, 0, 2}));
-  EXPECT(flush != running.batch);
 }
 
 HKV_TEST("nothing waits for ever: a write is begun though demand never ends") {
@@ -281,25 +295,6 @@ HKV_TEST("an ask while another thread is within begin neither waits nor begins b
   EXPECT(tier.drain(never));
   EXPECT_EQ(tier.total(), 2u);
 }
-
-namespace {
-
-// An engine that says Ok whatever it brings: `damage` changes envelope and bytes of a sound answer.
-Done hostile_get(ScriptedTier& tier, const Sample& record, Sample& room,
-                 const std::function<void(Op&, std::vector<std::byte>& envelope)>& damage) {
-  tier.script([&](ScriptedTier& self, Op* operation) {
-    for (std::size_t i = 0; i < operation->parts.size(); ++i) {
-      std::memcpy(operation->parts[i].data, record.pages[i].data(), record.pages[i].size());
-    }
-    ScriptedTier::bring(*operation);
-    damage(*operation, operation->envelope);
-    self.answer(operation, Status::Ok);
-  });
-  Asker ask(tier);
-  return ask.get(room);
-}
-
-}  // namespace
 
 HKV_TEST("whatever an engine calls Ok is told from the record: every flipped bit and every cut") {
   ScriptedTier tier({}, 4);
@@ -473,10 +468,11 @@ HKV_TEST(
   EXPECT_EQ(reports.done(quick.batch).status, Status::Ok);
   std::size_t late = 0;
   for (int wakes = 0; late < 2; ++wakes) {
-    EXPECT(readable(tier.event_fd(), 60000));
-    late += reports.take();
+    const bool woken = readable(tier.event_fd(), 20000);
+    EXPECT(woken);
     EXPECT(wakes < 4);  // at most one for each deadline that there ever was, and one to spare
-    if (wakes > 10) break;
+    if (!woken || wakes > 10) break;
+    late += reports.take();
   }
   EXPECT_EQ(tier.usage().quarantined, 2u);
   EXPECT(!readable(tier.event_fd(), 0));

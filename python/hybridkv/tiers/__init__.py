@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiers: colder memory for records of prefixes, each proved on its way back.
+
+:class:`Tier` is what all of them can do, :class:`MemoryTier` keeps records in host memory, :class:`TierAdapter` makes a
+tier of a store of your own.
+"""
+
+from __future__ import annotations
+
+from hybridkv.tiers.adapter import PartLabel, TierAdapter
+from hybridkv.tiers.memory import MemoryTier
+from hybridkv.tiers.records import (
+    Answer,
+    Damage,
+    GetItem,
+    Part,
+    Presence,
+    Priority,
+    PutItem,
+    RecordKey,
+    RecordKind,
+    Report,
+    TierStatus,
+    TierUsage,
+)
+from hybridkv.tiers.tier import Tier
+
+__all__ = [
+    "Answer",
+    "Damage",
+    "GetItem",
+    "MemoryTier",
+    "Part",
+    "PartLabel",
+    "Presence",
+    "Priority",
+    "PutItem",
+    "RecordKey",
+    "RecordKind",
+    "Report",
+    "Tier",
+    "TierAdapter",
+    "TierStatus",
+    "TierUsage",
+]

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tier: colder memory for records, seen through one interface whatever it is made of."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridkv import _core
+from hybridkv.arguments import integer
+from hybridkv.errors import ArgumentError, Busy, Closed
+from hybridkv.handles import Uncopied
+from hybridkv.tiers.records import (
+    Answer,
+    Damage,
+    GetItem,
+    Part,
+    Presence,
+    Priority,
+    PutItem,
+    RecordKey,
+    Report,
+    TierStatus,
+    TierUsage,
+    chosen,
+)
+
+_NONE = bytes(16)
+_SLICE_SECONDS = 0.1  # of a wait, so that signals are served
+_GRACE_SECONDS = 2.0  # for calls under way when a tier is collected or the interpreter ends
+
+_Bytes = npt.NDArray[np.uint8]
+_CorePart = tuple[_Bytes, int, int, int, int]
+
+
+class Tier(Uncopied):
+    """What every tier can do. :class:`MemoryTier` is one; derive from :class:`TierAdapter` for one of your own.
+
+    Asks are batches and return at once with the number of the batch; each item is answered by a :class:`Report`,
+    which :meth:`poll` gives. An ``OK`` get has been verified: key, format, and the checksum of every part that was
+    asked for. Nothing that is slow, broken or full makes an ask wait.
+
+    Arrays of an item are the tier's until the report that releases it; the tier keeps them alive. A get whose deadline
+    passes while its call is under way is answered ``TIMEOUT`` with ``released=False``, and once more when the call
+    has ended. After three calls in a row that time out or find the tier unreachable, everything is answered
+    ``UNAVAILABLE`` at once for a second, then for two, up to thirty; in between one item is tried.
+
+    Any thread may call. :meth:`close` it, or use it in a ``with`` block; one that is collected, or alive when the
+    interpreter ends, is closed. Behind a fork the child's copy is closed to it.
+
+    Notes
+    -----
+    With asyncio::
+
+        loop.add_reader(tier.event_fd, lambda: [handle(report) for report in tier.poll()])
+    """
+
+    def __init__(self, core: _core.Tier, most_items: int) -> None:
+        self._core = core
+        self._most_items = most_items
+        self._held: dict[tuple[int, int], list[_Bytes]] = {}  # arrays by batch and item, until their release
+        self._lock = threading.Lock()  # held over ask and filing, so that no report comes before the filing
+        self._end = weakref.finalize(self, _shut, core, self._held)
+
+    # ---- asks --------------------------------------------------------------------------------------
+
+    def get(
+        self, items: Iterable[GetItem], *, timeout: float | None = None, priority: Priority = Priority.DEMAND
+    ) -> int:
+        """Ask for records; the bytes of each part go into its array.
+
+        Parameters
+        ----------
+        items : iterable of GetItem
+            A batch; none of it is taken where one of the errors is raised.
+        timeout : float, optional
+            Seconds from now after which an item is answered ``TIMEOUT``. None: never.
+        priority : Priority
+            What is asked for on demand goes first, then prefetches, then writes; but of 17 one is a lower one's where
+            it waits.
+
+        Returns
+        -------
+        int
+            The batch.
+
+        Raises
+        ------
+        ArgumentError
+            No list of items, an array that is not contiguous or not writable, more items than the tier ever takes.
+        Busy
+            The tier has as many items as it takes; poll.
+        Closed
+            It was closed.
+        """
+        batch = _items(items, GetItem)
+        wanted = [_parts(item.parts, writable=True) for item in batch]
+        order = int(chosen("priority", Priority, priority))
+        given = [(item.key._core(), parts) for item, parts in zip(batch, wanted, strict=True)]
+        self._core.here()
+        with self._lock:
+            return self._taken(self._core.get(given, _seconds(timeout), order), wanted)
+
+    def put(self, items: Iterable[PutItem], *, timeout: float | None = None) -> int:
+        """Ask to keep records. The arguments and errors are those of :meth:`get`; arrays need not be writable."""
+        batch = _items(items, PutItem)
+        parts = [_parts(item.parts, writable=False) for item in batch]
+        given = [
+            (
+                item.key._core(),
+                of_item,
+                item.parent or _NONE,
+                item.identity,
+                item.tokens,
+                item.flags,
+                bool(item.pinned),
+                bool(item.durable),
+            )
+            for item, of_item in zip(batch, parts, strict=True)
+        ]
+        self._core.here()  # a fork may have copied a lock that somebody held
+        with self._lock:
+            return self._taken(self._core.put(given, _seconds(timeout)), parts)
+
+    def remove(self, keys: Iterable[RecordKey], *, timeout: float | None = None) -> int:
+        """Ask to remove records, each with everything that stands on it: ``OK``, or ``MISS`` where it is not there."""
+        names = [key._core() for key in _items(keys, RecordKey)]
+        return self._taken(self._core.remove(names, _seconds(timeout)), [[]] * len(names))
+
+    def probe(self, keys: Iterable[RecordKey], *, timeout: float | None = None) -> int:
+        """Ask which records are there: ``OK`` or ``MISS``. Nothing is read or verified."""
+        names = [key._core() for key in _items(keys, RecordKey)]
+        return self._taken(self._core.probe(names, _seconds(timeout)), [[]] * len(names))
+
+    def flush(self, *, timeout: float | None = None) -> int:
+        """Ask, as a batch of one item, that all that was put and removed before survives a power cut (if durable)."""
+        return self._taken(self._core.flush(_seconds(timeout)), [[]])
+
+    def look(self, key: RecordKey) -> Presence:
+        """Say what is known of a key without any I/O."""
+        answer, flags = self._core.look(key._core())
+        return Presence(Answer(answer), flags)
+
+    def touch(self, key: RecordKey) -> None:
+        """Say that a record was of use without a get of it, so that it is kept longer."""
+        self._core.touch(key._core())
+
+    def cancel(self, batch: int) -> None:
+        """Answer what is queued of a batch ``CANCELLED``; what is under way goes on."""
+        number = integer("batch", batch, "what an ask returned")
+        if not 0 <= number < 1 << 64:
+            raise ArgumentError("batch", "what an ask returned", batch)
+        self._core.cancel(number)
+
+    # ---- answers -----------------------------------------------------------------------------------
+
+    def poll(self, most: int = 256) -> list[Report]:
+        """Take the reports that are there, at most so many; what is past its deadline times out."""
+        reports = [
+            Report(batch, item, TierStatus(status), Damage(damage), released, late)
+            for batch, item, status, damage, released, late in self._core.poll(_positive("most", most))
+        ]
+        with self._lock:
+            for report in reports:
+                if report.released:
+                    self._held.pop((report.batch, report.item), None)
+        return reports
+
+    @property
+    def event_fd(self) -> int:
+        """File descriptor that is readable while :meth:`poll` has something to give or a deadline has passed.
+
+        The tier's own: do not read or close it.
+        """
+        return self._core.event_fd
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until there is a report, at most so many seconds; say whether there is."""
+        return _in_slices(self._core.wait, timeout)
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every item has its status, at most so many seconds; say whether they all have."""
+        return _in_slices(self._core.drain, timeout)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Refuse new asks, cancel what is queued, and wait until whatever is under way has ended.
+
+        Reports can still be polled. Where a call does not return within `timeout` seconds (None: for ever) the tier is
+        not closed, and can be asked again.
+
+        Returns
+        -------
+        bool
+            Whether it is closed.
+        """
+        closed = _in_slices(self._core.close_by, timeout)
+        if closed:
+            self._end.detach()
+        return closed
+
+    def usage(self) -> TierUsage:
+        """Return what it holds, has under way and has counted."""
+        return TierUsage(**self._core.usage())
+
+    @property
+    def durable(self) -> bool:
+        """Whether what was flushed survives this process."""
+        return self._core.caps()[0]
+
+    @property
+    def most_bytes(self) -> int:
+        """Largest record that it takes, envelope (128 bytes and 32 a part) included, in bytes."""
+        return self._core.caps()[3]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _taken(self, answer: tuple[int, int], arrays: Sequence[Sequence[_CorePart]]) -> int:
+        status, batch = answer
+        if status == TierStatus.OK:
+            for item, parts in enumerate(arrays):
+                if parts:
+                    self._held[batch, item] = [part[0] for part in parts]
+            return batch
+        if status == TierStatus.BUSY:
+            raise Busy("items", f"at most {self._most_items} under way or not polled", "a full tier")
+        if status == TierStatus.CLOSED:
+            raise Closed("tier", "an open tier", "a closed one")
+        raise ArgumentError("items", f"at most {self._most_items}", len(arrays))
+
+
+def limits(
+    most_items: int, breaker_after: int, breaker_first_seconds: float, breaker_most_seconds: float
+) -> _core.TierLimits:
+    """Check the arguments that all tiers have in common."""
+    first, most = (_time("breaker_seconds", value) for value in (breaker_first_seconds, breaker_most_seconds))
+    if not 0 < first <= most <= 1e6:
+        raise ArgumentError("breaker_seconds", "0 < first <= most <= 1e6", (first, most))
+    failures = integer("breaker_after", breaker_after, "a number of failures, 0 for no breaker")
+    if not 0 <= failures < 2**31:
+        raise ArgumentError("breaker_after", "a number of failures, 0 for no breaker", breaker_after)
+    return _core.TierLimits(_positive("most_items", most_items), failures, first, most)
+
+
+def _shut(core: _core.Tier, held: dict[tuple[int, int], list[_Bytes]]) -> None:
+    """Close what nobody closed; where its engine does not return, leave it and what it may still use as they are."""
+    try:
+        if not core.close_by(_GRACE_SECONDS):
+            core.abandon(held)
+    except Closed:  # it is of the process that this one was forked from
+        pass
+
+
+def _in_slices(step: Any, timeout: float | None) -> bool:
+    left = math.inf if timeout is None else max(0.0, _time("timeout", timeout))
+    while not step(min(left, _SLICE_SECONDS)):
+        left -= _SLICE_SECONDS
+        if left <= 0:
+            return False
+    return True
+
+
+def _items(items: Iterable[Any], kind: type[Any]) -> list[Any]:
+    try:
+        batch = list(items)
+    except TypeError:
+        raise ArgumentError("items", f"an iterable of {kind.__name__}", type(items).__name__) from None
+    for index, item in enumerate(batch):
+        if not isinstance(item, kind):
+            raise ArgumentError(f"items[{index}]", kind.__name__, type(item).__name__)
+    return batch
+
+
+def _parts(parts: Iterable[Part], *, writable: bool) -> list[_CorePart]:
+    return [
+        (_bytes_of(part.data, writable), part.group, part.layer, part.block, part.rows) for part in _items(parts, Part)
+    ]
+
+
+def _bytes_of(array: object, writable: bool) -> _Bytes:
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+        raise ArgumentError("data", "a numpy array of numbers", type(array).__name__)
+    if not array.flags.c_contiguous:
+        raise ArgumentError("data", "a C-contiguous array", f"strides {array.strides}")
+    if writable and not array.flags.writeable:
+        raise ArgumentError("data", "a writable array", "a read-only one")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _seconds(timeout: float | None) -> float | None:
+    return None if timeout is None else _time("timeout", timeout)
+
+
+def _time(field: str, value: float) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(field, "a number of seconds", value) from None
+    if math.isnan(seconds):
+        raise ArgumentError(field, "a number of seconds", value)
+    return seconds
+
+
+def _positive(field: str, value: int) -> int:
+    number = integer(field, value, "an integer in [1, 2^24]")
+    if not 1 <= number <= 1 << 24:
+        raise ArgumentError(field, "an integer in [1, 2^24]", value)
+    return number
