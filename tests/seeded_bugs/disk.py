@@ -80,7 +80,8 @@ BUGS = [
         RECLAIM,
         "if (!copied || preparation_.unsettled != 0) return;",
         "if (!copied) return;",
-        FAULTS,
+        STORE,
+        "at every moment",
     ),
     Bug(
         "newest region reclaimed first",
@@ -97,8 +98,8 @@ BUGS = [
         REGIONS,
         "const bool empty = over && region->live == 0 && region->tombstones == 0;",
         "const bool empty = over && region->live == 0;",
-        FAULTS,
-        CRASH,
+        STORE,
+        "at every moment",
     ),
     Bug(
         "tombstone of one key alone",
@@ -115,8 +116,8 @@ BUGS = [
         PUTS,
         "if (!there && lingering() == 0 && !pending_.contains(operation->key.digest)) {",
         "if (!there) {",
-        FAULTS,
-        CRASH,
+        STORE,
+        "what no index knows",
     ),
     Bug(
         "sync tried again after an error",

@@ -245,7 +245,8 @@ HKV_TEST(
   EXPECT(again.here(1) && again.here(2));
 }
 
-HKV_TEST("what a failed sync made doubtful counts no more for the next opener, whatever the system shows it") {
+HKV_TEST(
+    "what a failed sync made doubtful counts no more for the next opener, whatever the system shows it") {
   DiskWorld world{SimulatedDisk()};
   world.open();
   EXPECT_EQ(world.wait(world.put(1, -1, true)), TierStatus::Ok);
@@ -286,6 +287,55 @@ HKV_TEST("a record is durable only when what is older is, in other regions too")
   world.io.thaw();
   world.settle();
   EXPECT(child->is(TierStatus::Ok));
+}
+
+HKV_TEST(
+    "at every moment of going round, what is pinned and durable survives, and what was removed does not come "
+    "back") {
+  DiskWorld world{SimulatedDisk()};
+  world.open();
+  const auto check = [&] {
+    DiskWorld crashed(world.io.disk().restart_with_none());
+    crashed.open();
+    EXPECT(crashed.here(1) && !crashed.here(0));
+  };
+  const auto done = [&](const DiskWorld::Ask& ask) {
+    world.store->pump();
+    while (world.step()) check();
+    EXPECT(ask->is(TierStatus::Ok));
+  };
+  EXPECT_EQ(world.wait(world.put(0, -1, true)), TierStatus::Ok);
+  EXPECT_EQ(world.wait(world.put(1, -1, true, true)), TierStatus::Ok);
+  for (const int key : {2, 3, 4}) EXPECT_EQ(world.wait(world.put(key)), TierStatus::Ok);
+  EXPECT_EQ(world.wait(world.remove(0)), TierStatus::Ok);
+  done(world.remove(4));
+  for (const int key : {5, 6}) {  // the region of the tombstones is left without a record
+    done(world.put(key));
+    done(world.remove(key));
+  }
+  EXPECT_EQ(world.store->region(1)->live, 0u);
+  EXPECT(world.store->region(1)->tombstones >= 3);
+  for (int key = 10; key < 40; ++key) done(world.put(key));
+  EXPECT(world.store->region(0)->epoch != 1u);
+}
+
+HKV_TEST("what no index knows and the disk still has is removed too") {
+  DiskWorld world{SimulatedDisk()};
+  world.open();
+  EXPECT_EQ(world.wait(world.put(1, -1, true)), TierStatus::Ok);
+  world.settle();
+  SimulatedFault flip;
+  flip.kind = SimulatedFault::Kind::Flip;
+  flip.value = (disk_unit + 100) * 8;
+  flip.only = SimulatedFault::Only::Read;
+  world.io.add(flip);
+  EXPECT_EQ(world.wait(world.get(1)), TierStatus::Corrupt);
+  EXPECT(!world.here(1));
+  EXPECT_EQ(world.wait(world.get(1)), TierStatus::Miss);
+  EXPECT_EQ(world.wait(world.remove(1)), TierStatus::Miss);
+  DiskWorld again(world.io.disk().restart_with_none());
+  again.open();
+  EXPECT(!again.here(1));
 }
 
 HKV_TEST("parts go straight into aligned memory, in any order and any selection through a buffer") {
