@@ -5,7 +5,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'poll_transfers', 'reserve', 'restorable', 'restore', 'restore_loads', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'step', 'wait_transfers', 'worst_pages']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'reserve', 'restorable', 'restore', 'restore_loads', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'wait_transfers', 'worst_pages']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple) -> KeyChain:
@@ -310,6 +310,8 @@ def open_disk_tier(path: str, sizes: typing.Annotated[collections.abc.Sequence[t
     ...
 def open_memory_tier(capacity_bytes: typing.SupportsInt | typing.SupportsIndex, threaded: bool, limits: TierLimits) -> Tier:
     ...
+def open_tier_stack(tiers: collections.abc.Sequence[Tier], promotion_bytes: typing.SupportsInt | typing.SupportsIndex, limits: TierLimits) -> Tier:
+    ...
 def poll_transfers(cache: Cache) -> int:
     ...
 def reserve(cache: Cache, keys: KeyChain, groups: list, formats: typing.Any, lease: Lease | None, ticket: Ticket | None) -> Fill:
@@ -331,6 +333,8 @@ def sha256_choose(path: str) -> None:
 def sha256_path() -> str:
     ...
 def sha256_supported(path: str) -> bool:
+    ...
+def stack_counts(stack: Tier) -> list:
     ...
 def step(cache: Cache, tickets: typing.Any, grow: typing.Any, computed: typing.Any, out_pages: typing.Any, tokens: typing.Any, starts: typing.Any, copies: typing.Any, status: typing.Any, eager: typing.Any, settles: bool) -> typing.Any:
     ...

@@ -31,31 +31,9 @@ class Bug:
 
 
 def all_bugs() -> list[Bug]:
-<<<<<<< HEAD
     """Collect the bugs of every module here, in the order of their names."""
     rooms = [import_module(f"{__name__}.{room.name}") for room in iter_modules(__path__)]
     return [bug for room in sorted(rooms, key=lambda room: room.__name__) for bug in room.BUGS]
-=======
-    """Collect the bugs of every room, in the order of the table."""
-    from seeded_bugs import (
-        block,
-        cache,
-        compress,
-        convert,
-        device,
-        device_compress,
-        disk,
-        kernels,
-        tickets,
-        tier_io,
-        tiers,
-        torch_ops,
-    )
-
-    above = (block, kernels, compress, convert, device, device_compress, torch_ops, cache, tickets)
-    rooms = (*above, tier_io, tiers, disk)
-    return [bug for room in rooms for bug in room.BUGS]
->>>>>>> disk
 
 
 def misplaced(bugs: list[Bug], root: Path = ROOT) -> list[str]:
