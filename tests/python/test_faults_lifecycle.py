@@ -181,7 +181,7 @@ def content() -> hk.Verdict:
 
 
 def offloaded(damage: bool) -> hk.Verdict:
-    """The history was offloaded and evicted from its second block on; its records are sound, or every one is damaged."""
+    """The history was offloaded and evicted from its second block on; its records are sound, or all are damaged."""
     tier = HostileTier(breaker_after=0)
     opened = stored_prefix().opened(tier=tier)
     assert opened.cache.offload(stored_prefix().keys).result(10).ok

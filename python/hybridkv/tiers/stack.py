@@ -43,8 +43,8 @@ class TierStack(Tier):
     there is asked of the next, so that a damaged copy hides no sound record; and a whole record that was found below is
     copied up. A remove is of all.
 
-    A stack has its tiers for itself: ask and poll the stack alone. It closes them when it is closed. ``usage`` is of the
-    slowest tier where it is about what there is; that of each is ``stack.tiers[i].usage()``.
+    A stack has its tiers for itself: ask and poll the stack alone. It closes them when it is closed. ``usage`` is of
+    the slowest tier where it is about what there is; that of each is ``stack.tiers[i].usage()``.
 
     Parameters
     ----------
