@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +49,19 @@ def test_the_table_is_the_list() -> None:
     assert written == mutants.document(all_bugs()), "python tests/mutants.py BUILD --write"
 
 
+def _text_of(program: Path) -> str:
+    """A program with the headers of tests that it includes, where a suite that several run may stand."""
+    texts: dict[Path, str] = {}
+    ahead = [program]
+    while ahead:
+        path = ahead.pop()
+        if path in texts or not path.exists():
+            continue
+        texts[path] = path.read_text(encoding="utf-8")
+        ahead += [ROOT / "tests" / "cpp" / name for name in re.findall(r'#include "([^"]+)"', texts[path])]
+    return "\n".join(texts.values())
+
+
 def test_a_program_that_catches_is_on_disk() -> None:
     for bug in all_bugs():
         file, _, node = bug.caught_by.partition("::")
@@ -56,7 +70,7 @@ def test_a_program_that_catches_is_on_disk() -> None:
             assert all(f" {part}(" in text for part in node.split("::")[-1:] if part), bug
         else:
             folder, _, name = file.partition(".")
-            text = (ROOT / "tests" / "cpp" / folder / f"{name}.cpp").read_text(encoding="utf-8")
+            text = _text_of(ROOT / "tests" / "cpp" / folder / f"{name}.cpp")
             assert bug.only in text, bug
 
 

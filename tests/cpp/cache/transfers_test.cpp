@@ -397,7 +397,37 @@ HKV_TEST("a restore that does not fit takes nothing") {
   w.expect_idle();
 }
 
-HKV_TEST("a record of another format is a false hit by ABI, and a foreign page is not stored") {
+HKV_TEST("a foreign page is not stored, nor what stands on it") {
+  World w(hybrid(16));
+  const auto keys = w.keys(12);
+  const FormatId other = w.cache.format_id(Digest16{7});
+  std::vector<Selection> second(4);
+  second[0].blocks = {1};
+  std::vector<FormatId> formats(w.cache.spec_formats().begin(), w.cache.spec_formats().end());
+  formats[0] = other;
+  auto fill = w.cache.reserve(keys, second, formats, nullptr);
+  w.cache.publish(*fill, second);
+  w.write(keys);
+  const auto out = w.store(keys, {4, 12});
+  EXPECT_EQ(w.tier.count(RecordKind::Block), 1u);
+  EXPECT_EQ(w.cache.transfers().state_of(*out).left_out.size(), 1u);
+  w.expect_idle();
+}
+
+HKV_TEST("pages that an offload pins are counted among those that nobody answers for") {
+  World w(hybrid(16));
+  const auto keys = w.keys(16);
+  w.write(keys);
+  auto out = w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{16}, {});
+  EXPECT_EQ(w.cache.unowned_pages(0), 0);  // history is promised to nobody twice
+  EXPECT(w.cache.unowned_pages(2) >= 2);
+  EXPECT(w.cache.unowned_pages(3) >= 1);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  w.expect_idle();
+}
+
+HKV_TEST("a record of another format is a false hit by ABI, and is not restored") {
   World w(hybrid(16));
   const auto keys = w.keys(17);
   w.write(w.keys(16));
