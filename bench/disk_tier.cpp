@@ -29,6 +29,7 @@ struct Sizes {
   std::size_t bytes = 512 * mib;  // moved a round and kind
   int rounds = 7;
   std::uint32_t indexed = 1u << 20;
+  std::size_t tiny = 60'000;
   bool json = false;
 };
 
@@ -263,6 +264,18 @@ void measure_index(Report& report, std::uint32_t records) {
   report.figure("index_bytes", static_cast<double>(index.bytes()) / records);
 }
 
+// Many small records, so that what an opening costs anyway is little beside them.
+void measure_reopening(Report& report, const Sizes& sizes, const std::string& path) {
+  constexpr std::size_t record = 4096;
+  Store tiny(path, record, 1, 768 * mib);
+  tiny.put(16, sizes.tiny * record);
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) best = std::min(best, tiny.reopen_seconds_per_million());
+  report.line("reopened: %.3f s per million records, of %llu\n", best,
+              static_cast<unsigned long long>(tiny.records()));
+  report.figure("reopen_s_per_million", best);
+}
+
 void run(const Sizes& sizes) {
   Report report(sizes.json);
   measure_index(report, sizes.indexed);
@@ -309,11 +322,8 @@ void run(const Sizes& sizes) {
     costs.compare(report, "tier_write_1M_x16", "files_write_1M");
     costs.compare(report, "tier_write_1M_x16", "files_fsync_write_1M");
     costs.compare(report, "tier_read_1M_x16", "files_read_1M");
-    const double reopen = small.reopen_seconds_per_million();
-    report.line("reopened: %.3f s per million records (%llu)\n", reopen,
-                static_cast<unsigned long long>(small.records()));
-    report.figure("reopen_s_per_million", reopen);
   }
+  measure_reopening(report, sizes, root + "/tiny");
   std::filesystem::remove_all(root);
 }
 
@@ -324,7 +334,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--json") sizes.json = true;
-    if (word == "--smoke") sizes.bytes = 16 * mib, sizes.rounds = 1, sizes.indexed = 1u << 14;
+    if (word == "--smoke") sizes.bytes = 16 * mib, sizes.rounds = 1, sizes.indexed = 1u << 14, sizes.tiny = 2000;
     if (word == "--dir" && i + 1 < argc) sizes.directory = argv[++i];
     if (word == "--mib" && i + 1 < argc) sizes.bytes = std::strtoull(argv[++i], nullptr, 10) << 20;
     if (word == "--rounds" && i + 1 < argc) sizes.rounds = std::max(1, std::atoi(argv[++i]));

@@ -31,6 +31,13 @@ bool do_one(Io& io, IoRequest& request) {
   return request.result == static_cast<std::int64_t>(request.op == IoRequest::Op::Write ? request.bytes : 0);
 }
 
+void require_alignment(Io& io, FileId file) {
+  const IoAlignment unit = io.alignment(file);
+  if (disk_unit % unit.offset == 0 && disk_unit % unit.memory == 0) return;
+  refuse("path", "a device of blocks of at most " + std::to_string(disk_unit) + " bytes, or no direct I/O",
+         std::to_string(std::max(unit.offset, unit.memory)));
+}
+
 // ---- superblock -----------------------------------------------------------------------------
 
 Superblock draw_superblock(const DiskOptions& options) {
@@ -52,6 +59,7 @@ Superblock make_superblock(Io& io, const DiskOptions& options) {
   if (const int result = io.open(superblock_draft_name, Io::Mode::Create, file); result != 0) {
     refuse("path", "a directory that a store can be made in", error_text(result));
   }
+  require_alignment(io, file);
   iovec piece{memory.data(), disk_unit};
   IoRequest write;
   write.op = IoRequest::Op::Write;
@@ -79,6 +87,7 @@ Superblock read_superblock_file(Io& io) {
   if (const int result = io.open(superblock_name, Io::Mode::Read, file); result != 0) {
     refuse("path", "a store whose superblock can be opened", error_text(result));
   }
+  require_alignment(io, file);
   RecoveryRead read(file, 0, disk_unit);
   RecoveryRead* const one = &read;
   Superblock out;
@@ -156,12 +165,7 @@ class Recovery {
       if (const int result = io_.open(name, Io::Mode::Write, found.region->file); result != 0) {
         refuse("path", "a store whose regions can be opened", name + ": " + error_text(result));
       }
-      const IoAlignment unit = io_.alignment(found.region->file);
-      if (disk_unit % unit.offset != 0 || disk_unit % unit.memory != 0) {
-        refuse("path",
-               "a device of blocks of at most " + std::to_string(disk_unit) + " bytes, or direct=False",
-               std::to_string(std::max(unit.offset, unit.memory)));
-      }
+      require_alignment(io_, found.region->file);
       found_.push_back(std::move(found));
     }
     recovered_.regions = found_.size();
