@@ -105,7 +105,8 @@ class Store {
     parts.clear();
     const std::size_t size = record_ / parts_;
     for (std::size_t i = 0; i < parts_; ++i) {
-      parts.push_back({memory_.data + slot * record_ + i * size, size, {0, static_cast<std::uint16_t>(i), 0, 0}});
+      parts.push_back(
+          {memory_.data + slot * record_ + i * size, size, {0, static_cast<std::uint16_t>(i), 0, 0}});
     }
   }
   hkv::BatchId put_one(unsigned slot) {
@@ -201,7 +202,8 @@ class Files {
     const raw_disk::Meter meter;
     for (const std::size_t i : order) {
       const int file = ::open(name_of(i).c_str(), O_RDONLY | O_CLOEXEC);
-      if (::read(file, memory_.data, record_) != static_cast<ssize_t>(record_)) raw_disk::give_up("a file", errno);
+      if (::read(file, memory_.data, record_) != static_cast<ssize_t>(record_))
+        raw_disk::give_up("a file", errno);
       ::close(file);
     }
     return meter.of(total);
@@ -292,7 +294,8 @@ void run(const Sizes& sizes) {
     Store whole(root + "/whole", mib, 1, capacity), cut(root + "/cut", mib, 16, capacity),
         small(root + "/small", mib / 16, 1, capacity);
     Files renamed(root + "/renamed", mib, false), synced(root + "/synced", mib, true);
-    for (Store* store : {&whole, &cut, &small}) store->put(16, capacity * 5 / 4);  // every region has had a life
+    for (Store* store : {&whole, &cut, &small})
+      store->put(16, capacity * 5 / 4);  // every region has had a life
     Costs costs;
     for (int round = 0; round < sizes.rounds; ++round) {
       const auto seed = static_cast<std::uint64_t>(round);
@@ -334,7 +337,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--json") sizes.json = true;
-    if (word == "--smoke") sizes.bytes = 16 * mib, sizes.rounds = 1, sizes.indexed = 1u << 14, sizes.tiny = 2000;
+    if (word == "--smoke")
+      sizes.bytes = 16 * mib, sizes.rounds = 1, sizes.indexed = 1u << 14, sizes.tiny = 2000;
     if (word == "--dir" && i + 1 < argc) sizes.directory = argv[++i];
     if (word == "--mib" && i + 1 < argc) sizes.bytes = std::strtoull(argv[++i], nullptr, 10) << 20;
     if (word == "--rounds" && i + 1 < argc) sizes.rounds = std::max(1, std::atoi(argv[++i]));

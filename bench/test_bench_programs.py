@@ -171,3 +171,22 @@ def test_disk_limits(timer, smoke):
     for name, value in figures.items():
         if name.startswith(("memcpy", "crc32c")):
             timer.figure(f"{name.removesuffix('_gbs')}, 64 KiB", [value], unit="GB/s")
+
+
+def test_disk_tier(timer, smoke):
+    """What is measured on the disk is left out, and the program says why, where there is no io_uring or direct I/O."""
+    figures = timer.benchmark.pedantic(figures_of, args=("disk_tier", smoke), rounds=1)
+    timer.figure("disk index: look-up among a million", [figures["look_ns"]], must=200, unit="ns")
+    if "tier_write_1M_x16_gbs" not in figures:
+        return
+    for what, must in (("write_1M", 0.85), ("read_1M", 0.85), ("write_64K", 0.8), ("read_64K", 0.8)):
+        share = [figures[f"tier_{what}_x16_of_raw_{what}_x16"]]
+        timer.figure(
+            f"disk tier: {what} over raw, 16 at a time", share, must=must, aim=0.92, unit="times", at_least=True
+        )
+    for what in ("write_1M", "read_1M"):
+        timer.figure(f"disk tier: CPU of {what}", [figures[f"tier_{what}_x16_cpu"]], must=0.25, unit="s/GB")
+    for peer in ("files_write_1M", "files_fsync_write_1M"):
+        share = [figures[f"tier_write_1M_x16_of_{peer}"]]
+        timer.figure(f"disk tier: write_1M over {peer}", share, unit="times", at_least=True)
+    timer.figure("disk tier: opening", [figures["reopen_s_per_million"]], must=0.3, unit="s per million records")
