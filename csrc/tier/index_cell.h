@@ -123,7 +123,7 @@ class IndexCell {
   Atom<std::uint64_t> word_, lo_, hi_;
   std::uint64_t place_ = 0;
 };
-#ifndef HKV_RELACY
+#if !defined(HKV_RELACY) && !defined(HKV_SCHEDULE)
 static_assert(sizeof(IndexCell) == 48);
 #endif
 
