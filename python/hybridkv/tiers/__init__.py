@@ -24,12 +24,14 @@ from hybridkv.tiers.records import (
     TierStatus,
     TierUsage,
 )
+from hybridkv.tiers.store import Flaw, Store, StoredPart, StoredRecord, StoredRegion, StoreFile
 from hybridkv.tiers.tier import Tier
 
 __all__ = [
     "Answer",
     "Damage",
     "DiskTier",
+    "Flaw",
     "GetItem",
     "MemoryTier",
     "Part",
@@ -41,6 +43,11 @@ __all__ = [
     "RecordKind",
     "Recovered",
     "Report",
+    "Store",
+    "StoreFile",
+    "StoredPart",
+    "StoredRecord",
+    "StoredRegion",
     "Tier",
     "TierAdapter",
     "TierStatus",
