@@ -18,6 +18,7 @@ SCHEMA = 1
 KINDS = tuple(kind.name.lower() for kind in RecordKind)
 
 _AT_ONCE = 1000  # records of a batch of removes, below what a tier takes
+_GONE = (TierStatus.OK, TierStatus.MISS)
 _SPARE_REGIONS = 2  # so that tombstones evict nothing
 
 Json = dict[str, Any]
@@ -183,9 +184,9 @@ def quarantine(path: str, document: Json) -> None:
 
 
 def quarantined(document: Json) -> bool:
-    """Whether every record that was to be removed is."""
+    """Whether every record that was to be removed is: a MISS went with what it stood on, a moment before."""
     done = document["quarantined"]
-    return bool(done["statuses"].get(TierStatus.OK.name, 0) == done["asked"])
+    return bool(sum(done["statuses"].get(status.name, 0) for status in _GONE) == done["asked"])
 
 
 def _head(store: Store) -> Json:
@@ -387,7 +388,8 @@ def _listed_lines(record: Json) -> Iterator[str]:
     pinned = ", pinned" if record["pinned"] else ""
     yield f"{record['digest']} {record['kind']}, {record['standing']}{pinned}, {tokens} tokens"
     yield f"  {record['file']} at {record['offset']:,}, {record['bytes']:,} bytes, format {record['format']}"
-    yield f"  parent {record['parent']}, identity {record['identity']}, flags {record['flags']}, parts {record['parts']}"
+    yield f"  parent {record['parent']}, identity {record['identity']}"
+    yield f"  flags {record['flags']}, parts {record['parts']}"
     for flaw in record["flaws"]:
         yield f"  {_flaw_text(flaw)}"
     for part in record.get("part_table", ()):
