@@ -7,11 +7,14 @@
 
 namespace hkv {
 
+struct Recovered;
+
 void bind_errors(pybind11::module_& m);
 void bind_layout(pybind11::module_& m);
 void bind_keys(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
 void bind_disk_tier(pybind11::module_& m);
+void bind_store_walk(pybind11::module_& m);
 void bind_transfer(pybind11::module_& m);
 void bind_kernels(pybind11::module_& m);
 void bind_compress(pybind11::module_& m);
@@ -20,5 +23,8 @@ void bind_tier_stack(pybind11::module_& m);  // behind bind_tier
 
 // Token ids out of a list, a tuple or a buffer of integers. Throws Error(ArgumentError).
 TokenView token_view(pybind11::handle tokens);
+
+// What opening a store found, by name.
+pybind11::dict recovered_dict(const Recovered& recovered);
 
 }  // namespace hkv

@@ -10,15 +10,15 @@
 namespace py = pybind11;
 
 namespace hkv {
-namespace {
-
-py::dict recovered_of(const Recovered& r) {
+py::dict recovered_dict(const Recovered& r) {
   using py::literals::operator""_a;
   return py::dict("regions"_a = r.regions, "records"_a = r.records, "bytes"_a = r.bytes,
                   "scanned_regions"_a = r.scanned_regions, "torn"_a = r.torn, "stale"_a = r.stale,
                   "orphans"_a = r.orphans, "removed"_a = r.removed, "unknown_files"_a = r.unknown_files,
                   "seconds"_a = r.seconds);
 }
+
+namespace {
 
 // (capacity, region, budget, burst) in bytes; keep_share.
 using Sizes = std::array<std::uint64_t, 4>;
@@ -39,7 +39,7 @@ py::tuple open_disk(const std::string& path, const Sizes& sizes, double keep_sha
   options.limits = limits;
   std::unique_ptr<DiskTier> tier;
   without_gil([&] { tier = open_disk_tier(options); });
-  const py::dict recovered = recovered_of(tier->recovered());
+  const py::dict recovered = recovered_dict(tier->recovered());
   const std::string name = tier->engine();
   return py::make_tuple(std::make_shared<TierBox>(std::move(tier)), recovered, name);
 }

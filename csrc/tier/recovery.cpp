@@ -119,8 +119,14 @@ struct FoundRegion {
 
 class Recovery {
  public:
-  Recovery(Io& io, const DiskOptions& options, DiskIndex& index, Recovered& recovered, Superblock superblock)
-      : io_(io), options_(options), index_(index), recovered_(recovered), superblock_(superblock) {}
+  Recovery(Io& io, const DiskOptions& options, DiskIndex& index, Recovered& recovered, Superblock superblock,
+           std::vector<LeftOut>* left_out)
+      : io_(io),
+        options_(options),
+        index_(index),
+        recovered_(recovered),
+        superblock_(superblock),
+        left_out_(left_out) {}
 
   DiskContent run(const std::vector<std::string>& names) {
     open_files(names);
@@ -283,8 +289,9 @@ class Recovery {
     for (const auto& [key, order] : tombstones_) {  // ascending
       if (const DiskIndex::Number n = index_.find(key); n != none_u32) loaded_[n].removed_at = order;
     }
-    index_.link_loaded(loaded_, [&](DiskIndex::Number, DiskIndex::Left why) {
+    index_.link_loaded(loaded_, [&](DiskIndex::Number n, DiskIndex::Left why) {
       ++(why == DiskIndex::Left::Removed ? recovered_.removed : recovered_.orphans);
+      if (left_out_ != nullptr) left_out_->push_back({index_.place(n), why});
     });
   }
 
@@ -354,6 +361,7 @@ class Recovery {
   DiskIndex& index_;
   Recovered& recovered_;
   const Superblock superblock_;
+  std::vector<LeftOut>* const left_out_;
   std::vector<FoundRegion> found_;
   std::vector<FoundRegion*> living_;
   std::vector<DiskIndex::Loaded> loaded_;
@@ -385,7 +393,8 @@ void check_options(const DiskOptions& options) {
           "budget_bytes_per_second", "at least 1", "0");
 }
 
-DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recovered& recovered) {
+DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recovered& recovered,
+                    std::vector<LeftOut>* left_out) {
   const auto begun = std::chrono::steady_clock::now();
   check_options(options);
   if (const int result = io.lock(); result != 0) {
@@ -407,7 +416,7 @@ DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recove
     require_capacity(options, options.region_bytes);
     superblock = make_superblock(io, options);
   }
-  Recovery recovery(io, options, index, recovered, superblock);
+  Recovery recovery(io, options, index, recovered, superblock, left_out);
   DiskContent out = recovery.run(names);
   recovered.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   return out;

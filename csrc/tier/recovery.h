@@ -14,7 +14,14 @@ namespace hkv {
 
 // Throws Error(TierError), with nothing on disk changed: as open_disk_tier; besides, a device that cannot read.
 void check_options(const DiskOptions& options);
-// Effect: fills `index`, which is empty, and `recovered`. Returns: what a DiskStore begins with.
-DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recovered& recovered);
+// A record that lies on disk, the last of its key, and is not in the index.
+struct LeftOut {
+  RecordPlace place;
+  DiskIndex::Left why;
+};
+// Effect: fills `index`, which is empty, and `recovered`; `left_out`, where it is given, with orphans and what was
+// removed. Returns: what a DiskStore begins with.
+DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recovered& recovered,
+                    std::vector<LeftOut>* left_out = nullptr);
 
 }  // namespace hkv

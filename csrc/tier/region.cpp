@@ -98,16 +98,22 @@ void write_region_header(const RegionHeader& header, std::span<std::byte, region
   put_crc(out.data(), header_crc_at);
 }
 
-std::optional<std::uint64_t> read_region_header(std::span<const std::byte> bytes,
-                                                const RegionHeader& expected) {
+std::optional<RegionHeader> read_any_region_header(std::span<const std::byte> bytes) {
   if (bytes.size() < header_crc_at + 4) return std::nullopt;
   const std::byte* const at = bytes.data();
-  const bool ours = get_le<std::uint32_t>(at) == header_magic && crc_holds(at, header_crc_at) &&
-                    get_le<std::uint32_t>(at + 4) == disk_layout_version &&
-                    get_le<Key128>(at + 8) == expected.store &&
-                    get_le<std::uint64_t>(at + 32) == expected.region_bytes &&
-                    get_le<std::uint32_t>(at + 40) == expected.number;
-  return ours ? std::optional(get_le<std::uint64_t>(at + 24)) : std::nullopt;
+  const bool sound = get_le<std::uint32_t>(at) == header_magic && crc_holds(at, header_crc_at) &&
+                     get_le<std::uint32_t>(at + 4) == disk_layout_version;
+  if (!sound) return std::nullopt;
+  return RegionHeader{get_le<Key128>(at + 8), get_le<std::uint32_t>(at + 40), get_le<std::uint64_t>(at + 24),
+                      get_le<std::uint64_t>(at + 32)};
+}
+
+std::optional<std::uint64_t> read_region_header(std::span<const std::byte> bytes,
+                                                const RegionHeader& expected) {
+  const std::optional<RegionHeader> found = read_any_region_header(bytes);
+  const bool ours = found && found->store == expected.store && found->region_bytes == expected.region_bytes &&
+                    found->number == expected.number;
+  return ours ? std::optional(found->epoch) : std::nullopt;
 }
 
 void write_footer(const RegionHeader& header, std::span<const FooterEntry> entries,

@@ -56,7 +56,9 @@ struct RegionHeader {
   std::uint64_t region_bytes = 0;
 };
 void write_region_header(const RegionHeader& header, std::span<std::byte, region_header_bytes> out);
-// Nothing where the bytes are no header of this store and file. `expected.epoch` is not looked at.
+// A header that is sound in itself, of whatever store and file.
+std::optional<RegionHeader> read_any_region_header(std::span<const std::byte> bytes);
+// Its epoch; nothing where the bytes are no header of this store and file. `expected.epoch` is not looked at.
 std::optional<std::uint64_t> read_region_header(std::span<const std::byte> bytes,
                                                 const RegionHeader& expected);
 

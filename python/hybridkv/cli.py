@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 2 where the arguments or a file were refused; 1 where the output could not be written. The reason is
-        on stderr, except where the reader of the output went away.
+        0; 2 where the arguments or a file were refused; 1 where something was found wrong, or the output could not be
+        written. The reason is on stderr, except where the reader of the output went away.
     """
     name = "hybridkv"
     try:
@@ -83,6 +83,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_demo(commands)
     _add_replay(commands)
+    _add_inspect(commands)
+    _add_verify(commands)
     _add_doctor(commands)
     return parser
 
@@ -260,6 +262,67 @@ def _budgets(text: str | None) -> tuple[float, ...] | None:
     if not all(0 < budget < 2**20 for budget in budgets):
         raise ArgumentError("budget_gib", "above 0 and below 2**20", text)
     return budgets
+
+
+def _add_inspect(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="what is in a disk tier's directory",
+        description="Say what is in a disk tier's directory: files, regions, records, and what opening it would find. "
+        "Reads headers, footers and envelopes, no payload, and changes nothing. The store must not be open.",
+    )
+    parser.add_argument("store", metavar="STORE", help="the directory")
+    parser.add_argument("--records", action="store_true", help="list every record")
+    parser.add_argument("--key", metavar="HEX", help="the records of this digest, with their parts")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run_inspect)
+
+
+def _run_inspect(args: argparse.Namespace) -> int:
+    from hybridkv import store_report
+    from hybridkv.tiers import Store
+
+    key = None if args.key is None else store_report.digest(args.key)
+    with Store(args.store) as store:
+        document = store_report.inspect(store, records=args.records, key=key)
+    print(json.dumps(document) if args.json else store_report.inspect_text(document))
+    return EXIT_OK
+
+
+def _add_verify(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "verify",
+        help="whether every byte in a disk tier's directory is right",
+        description="Read every byte of a disk tier's directory and compare it with its checksums. Lists what is "
+        "damaged; exit status 1 where a header, a footer or a record that can be asked for is. The store must not be "
+        "open.",
+    )
+    parser.add_argument("store", metavar="STORE", help="the directory")
+    parser.add_argument(
+        "--quarantine",
+        action="store_true",
+        help="remove damaged records, with what stands on them, so that they are not asked for again (default: change "
+        "nothing)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run_verify)
+
+
+def _run_verify(args: argparse.Namespace) -> int:
+    from hybridkv import store_report
+    from hybridkv.replay.progress import progress
+    from hybridkv.tiers import Store
+
+    with Store(args.store) as store, progress("verify", len(store), shown=not args.json) as step:
+        document = store_report.verify(store, step)
+    refused = False
+    if args.quarantine:
+        store_report.quarantine(args.store, document)
+        refused = not store_report.quarantined(document)
+    print(json.dumps(document) if args.json else store_report.verify_text(document))
+    if refused:
+        return _leave(EXIT_FAILED, "hybridkv verify: not every damaged record could be removed")
+    return EXIT_OK if document["sound"] else EXIT_FAILED
 
 
 def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:

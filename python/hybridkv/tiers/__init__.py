@@ -25,12 +25,14 @@ from hybridkv.tiers.records import (
     TierUsage,
 )
 from hybridkv.tiers.stack import StackCounts, TierStack
+from hybridkv.tiers.store import Flaw, Store, StoredPart, StoredRecord, StoredRegion, StoreFile
 from hybridkv.tiers.tier import Tier
 
 __all__ = [
     "Answer",
     "Damage",
     "DiskTier",
+    "Flaw",
     "GetItem",
     "MemoryTier",
     "Part",
@@ -43,6 +45,11 @@ __all__ = [
     "Recovered",
     "Report",
     "StackCounts",
+    "Store",
+    "StoreFile",
+    "StoredPart",
+    "StoredRecord",
+    "StoredRegion",
     "Tier",
     "TierAdapter",
     "TierStack",

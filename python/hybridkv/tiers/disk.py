@@ -137,13 +137,13 @@ class DiskTier(Tier):
             *_budget(admission, budget_bytes_per_second, budget_burst_bytes),
         )
         core, recovered, self.engine = _core.open_disk_tier(
-            _path(path),
+            directory_path(path),
             sizes,
             _share(keep_share),
-            _index("engine", ENGINES, engine),
+            index_of("engine", ENGINES, engine),
             flag("direct", direct),
             count("depth", depth),
-            _index("admission", ADMISSIONS, admission),
+            index_of("admission", ADMISSIONS, admission),
             common,
         )
         super().__init__(core, most_items)
@@ -153,7 +153,8 @@ class DiskTier(Tier):
             self.windows = windows
 
 
-def _path(path: str | os.PathLike[str]) -> str:
+def directory_path(path: str | os.PathLike[str]) -> str:
+    """Return the path of a store as text. Raises ArgumentError where it is none."""
     try:
         name = os.fspath(path)
     except TypeError:
@@ -163,7 +164,8 @@ def _path(path: str | os.PathLike[str]) -> str:
     return name
 
 
-def _index(field: str, names: tuple[str, ...], name: str) -> int:
+def index_of(field: str, names: tuple[str, ...], name: str) -> int:
+    """Return the place of a name among those that are allowed. Raises ArgumentError where it is none of them."""
     if not isinstance(name, str) or name not in names:
         raise ArgumentError(field, f"one of {list(names)}", name)
     return names.index(name)
