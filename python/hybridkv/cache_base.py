@@ -72,7 +72,7 @@ class CacheBase(Uncopied):
         self._root: _core.KeyChain | None = None  # of requests that begin without tokens
         self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
         self._graph_widths: dict[str, int] = {}
-        self._bound: set[str] = set()
+        self._bound: dict[str, list[object]] = {}
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
         self._closed = False
@@ -118,8 +118,8 @@ class CacheBase(Uncopied):
             raise Busy("group", "a pool without pages handed out", group)
         host = made[0].host
         rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
-        self._core.bind(index, rows, host, [a.keepalive for a in made])
-        self._bound.add(group)
+        self._bound[group] = [a.keepalive for a in made]
+        self._core.bind(index, rows, host, self._bound[group])
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -189,6 +189,9 @@ class CacheBase(Uncopied):
         _, fills, tickets = self._core.live()
         ended = sum(isinstance(core, _core.Fill) and core.closed and not core.done for core in self._deferred.owners())
         return bool(tickets or fills > ended or self._core.counters()["pending"])
+
+    def _written(self, keys: _core.KeyChain) -> None:
+        """A prefix was published; what moves prefixes to a tier takes note."""
 
     def _poll_transfers(self) -> int:
         return 0 if self.tier is None else _core.poll_transfers(self._core)
