@@ -4,11 +4,11 @@
     python bench/disk_prefix.py                     1 Mi tokens: 3.8 GB of memory, twice as much of disk
     python bench/disk_prefix.py --tokens 4096       a smoke
 
-Three processes, one after another, so that the bytes lie in memory once at most. The first fills pools with bytes that
+Two processes, one after another, so that the bytes lie in memory once at most. The first fills pools with bytes that
 follow from group, layer, block and offset, offloads the prefix through a cache to a DiskTier, and ends. The second
-knows nothing but the directory and the tokens: it paints its pools, matches, restores, and compares every byte of every
-page with what it must be. The third, and the first before it ends, move as many bytes through O_DIRECT with nothing
-on top, in the same file system: reads of the very region files before and after the restore, writes of a file of its own.
+knows nothing but the directory and the tokens: it paints its pools, matches, restores, and compares every byte of
+every page with what it must be. Around them the caller moves bytes through O_DIRECT with nothing on top, in the same
+file system: it reads the very region files before and after the restore, and writes a file of its own.
 Prints a table, or with ``--json`` one object; exits with 1 where a byte was wrong.
 """
 
@@ -88,7 +88,7 @@ class Prefix:
         return cache
 
     def content(self, number: int, group: hk.CacheGroup, block: int) -> np.ndarray:
-        """What a page holds, [[layers, page_bytes / 8]] uint64: noise plus a word that is the layer's and block's own."""
+        """What a page holds, [[layers, page_bytes / 8]] uint64: noise plus a word of the layer's and block's own."""
         own = [(((number << 16) | layer) << 32) | block for layer in range(group.layer_count)]
         words = np.array(own, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         words ^= words >> np.uint64(29)

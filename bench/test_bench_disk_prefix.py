@@ -6,24 +6,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
-import disk_prefix
+import pytest
 
 import hybridkv as hk
 
-PROGRAM = Path(disk_prefix.__file__)
+PROGRAM = Path(__file__).with_name("disk_prefix.py")
+UNIT = 256
+
+
+@pytest.fixture(scope="module")
+def program() -> ModuleType:
+    """The program, whose folder is no package."""
+    spec = importlib.util.spec_from_file_location("disk_prefix", PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def figures(tmp_path: Path, tokens: int, region_mib: int) -> dict:
     command = [sys.executable, str(PROGRAM), "--json", "--tokens", str(tokens), "--dir", str(tmp_path)]
-    run = subprocess.run(
-        [*command, "--region-mib", str(region_mib)], capture_output=True, text=True, timeout=600, env=dict(os.environ)
-    )
+    run = subprocess.run([*command, "--region-mib", str(region_mib)], capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -34,7 +43,7 @@ def test_a_long_prefix_through_the_disk(timer, smoke, tmp_path):
     back = found["restore"]
     assert found["wrong"] == back["wrong"] == 0 and back["usable"] == tokens
     assert back["compared"] == back["bytes"] == found["offload"]["bytes"] > 3850 * tokens
-    assert back["records"] == found["offload"]["records"] == tokens // disk_prefix.UNIT + 1
+    assert back["records"] == found["offload"]["records"] == tokens // UNIT + 1
     assert list(tmp_path.iterdir()) == []
     if smoke:
         return
@@ -46,8 +55,8 @@ def test_a_long_prefix_through_the_disk(timer, smoke, tmp_path):
                  unit="s")  # fmt: skip
 
 
-def test_a_wrong_byte_is_seen():
-    prefix = disk_prefix.Prefix(2 * disk_prefix.UNIT)
+def test_a_wrong_byte_is_seen(program):
+    prefix = program.Prefix(2 * UNIT)
     cache = prefix.cache(hk.MemoryTier(1 << 20))
     prefix.fill(cache)
     with cache.match(prefix.keys, limit=prefix.tokens + 1).lease as lease:
@@ -62,5 +71,5 @@ def test_a_wrong_byte_is_seen():
     cache.close()
 
 
-def lease_bytes(prefix: disk_prefix.Prefix, lease: hk.Lease) -> int:
+def lease_bytes(prefix, lease) -> int:
     return sum(int((lease.page_ids(g.name) >= 0).sum()) * g.total_page_bytes for g in prefix.spec.groups)

@@ -65,10 +65,10 @@ class PrefixReuse:
     keep_tips : bool, optional
         Keep the state at prompt end and output end, aligned or not.
     tier : Tier, optional
-        Where prefixes outlive memory and the process, at boundaries that are multiples of the unit. What a call kept is
-        stored behind it, without waiting; what a call needs and memory lacks is loaded before it, verified, or
-        refused and computed. Where ``cache`` is given, the one that it was made with, and the default; one that stores by
-        itself (``tier_writes=``) is left to. The tier stays the caller's to close, after :meth:`close`.
+        Where prefixes outlive memory and the process, at boundaries that are multiples of the unit. What a call kept
+        is stored behind it, without waiting; what a call needs and memory lacks is loaded before it, verified, or
+        refused and computed. The tier stays the caller's to close, after :meth:`close`. Default: that of ``cache``,
+        whose ``tier_writes=``, where it names a mode, says when prefixes are stored.
     load_timeout_s : float, optional
         Longest wait for a record of the tier, and of a write for its turn, in seconds.
     memory_bytes : int, optional

@@ -57,4 +57,5 @@ def page_counts(spec: CacheSpec, memory_bytes: int, step: int | None) -> tuple[i
 def default_cache(spec: CacheSpec, memory_bytes: int, step: int | None, tier: Tier | None = None) -> HybridCache:
     """Make a cache of as many pages as fit into ``memory_bytes``."""
     blocks, pages = page_counts(spec, memory_bytes, step)
-    return HybridCache(spec, blocks=blocks, pages=pages, eviction="none", tier=tier)  # whoever stores evicts by a policy
+    # Whoever stores evicts by a policy.
+    return HybridCache(spec, blocks=blocks, pages=pages, eviction="none", tier=tier)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages on their way to a tier and back: what a call kept is stored behind it, what a call needs is loaded before it."""
+"""Pages on their way to a tier and back: what a call kept is stored behind it, what a call needs loaded before it."""
 
 from __future__ import annotations
 
