@@ -114,6 +114,14 @@ def _add_demo(commands: _Commands[argparse.ArgumentParser]) -> None:
         "(needs a clone)",
     )
     parser.add_argument(
+        "--disk",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="instead of these parts: hold conversations over a store on disk, kill the process, resume them in "
+        "another and compare with computing from scratch (DIR: where the stores stay; default: a temporary folder)",
+    )
+    parser.add_argument(
         "--picture",
         metavar="PATH|none",
         help="where to draw the usable boundaries of one conversation (default: hybridkv-boundaries.png, in build/ "
@@ -144,8 +152,10 @@ def _run_demo(args: argparse.Namespace) -> int:
         "models": lambda: parts.models_part(_picture(args), shown=not args.json),
         "traces": lambda: parts.traces_part(args.trace, options, version=_version("hybridkv"), shown=not args.json),
         "faults": parts.faults_part,
+        "disk": lambda: parts.disk_part(Path(args.disk) if args.disk else None, shown=not args.json),
     }
-    names = ("faults",) if args.faults else ("models", "traces") if args.part == "all" else (args.part,)
+    alone = [name for name in ("faults", "disk") if getattr(args, name) not in (None, False)]
+    names = alone or (("models", "traces") if args.part == "all" else (args.part,))
     found: list[parts.Part] = []
     for name in names:
         part = run[name]()

@@ -192,7 +192,7 @@ class Tiered(Running):
             chosen = self._kept_boundaries(core_keys, keys.tokens)
         else:
             chosen = sorted({length("boundaries", t) for t in boundaries})
-        options = (_duration(timeout_s), flag("durable", durable), flag("pinned", pinned))
+        options = (duration(timeout_s), flag("durable", durable), flag("pinned", pinned))
         return Transfer(self, _core.offload(self._core, core_keys, chosen, *options), "offload")
 
     def _offload(self, keys: _core.KeyChain, tokens: int) -> _core.Transfer:
@@ -264,7 +264,7 @@ class Tiered(Running):
             raise ArgumentError("ticket", "a Ticket of this cache", ticket)
         core_keys = self._tier_keys(plan._keys)
         right = None if ticket is None else ticket._core
-        rest = (_duration(timeout_s), flag("prefetch", prefetch))
+        rest = (duration(timeout_s), flag("prefetch", prefetch))
         core = self._with_room(lambda: _core.restore(self._core, core_keys, plan.restore_tokens, right, *rest))
         return Transfer(self, core, "restore")
 
@@ -291,13 +291,17 @@ class Tiered(Running):
         ArgumentError, OutOfPages, Closed
             As :meth:`restore`.
         """
+        plan = self._tier_plan(keys, timeout_s)
+        return None if plan is None else self.restore(plan, prefetch=True, timeout_s=timeout_s)
+
+    def _tier_plan(self, keys: BlockKeys, timeout_s: float) -> Plan | None:
+        """Return what a restore would make usable beyond what is; None: nothing, or the tier was asked just now."""
         core_keys = self._tier_keys(keys)
-        asked = _core.ask_tier(self._core, core_keys, _duration(timeout_s))
+        asked = _core.ask_tier(self._core, core_keys, duration(timeout_s))
         tokens = _core.restorable(self._core, core_keys, keys.tokens)
         if not tokens or asked:
             return None
-        plan = Plan(restore_tokens=tokens, _keys=keys, _cache=self)
-        return self.restore(plan, prefetch=True, timeout_s=timeout_s)
+        return Plan(restore_tokens=tokens, _keys=keys, _cache=self)
 
     def _kept_boundaries(self, keys: _core.KeyChain, tokens: int) -> list[int]:
         """Return the usable lengths whose states are stored: an end is where the sequence ends, as far as it can."""
@@ -313,7 +317,8 @@ class Tiered(Running):
         return self._whole_keys(keys)
 
 
-def _duration(timeout_s: float) -> float:
+def duration(timeout_s: float) -> float:
+    """Return a time-out in seconds, or refuse what is none."""
     value = seconds("timeout_s", timeout_s)
     if not 0 < value < 1e9:
         raise ArgumentError("timeout_s", "seconds, above 0", timeout_s)

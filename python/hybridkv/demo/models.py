@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tiny models with random weights over bytes: DeepSeek-V4 with every kind of layer, and a Llama of like size.
+"""Tiny models with random weights over bytes: DeepSeek-V4 with every kind of layer, a Llama of like size, and a
+Qwen3-Next, whose state is one matrix a head.
 
 Needs torch and transformers, and imports them: import this module only where they are wanted.
 """
@@ -12,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 256
-"""Token ids of both models: the values of a byte."""
+"""Token ids of all models: the values of a byte."""
 
 _SLIDING = "sliding_attention"
 _CSA = "compressed_sparse_attention"
@@ -121,6 +122,50 @@ def tiny_llama(seed: int = 0, *, dtype: torch.dtype | None = None) -> Any:
         eos_token_id=None,
         pad_token_id=None,
     )
+    return _make(config, seed, dtype)
+
+
+def tiny_qwen3_next(seed: int = 0, *, dtype: torch.dtype | None = None) -> Any:
+    """Make a Qwen3-Next of four layers, three of linear attention and one of full, and 0.3 million parameters.
+
+    Parameters
+    ----------
+    seed : int
+        Of the weights.
+    dtype : torch.dtype, optional
+        Of the weights; default: float32.
+
+    Returns
+    -------
+    transformers.PreTrainedModel
+        In eval mode, with eager attention, on the CPU. The global random state is left alone.
+    """
+    config = AutoConfig.for_model(
+        "qwen3_next",
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+        num_hidden_layers=4,
+        layer_types=["linear_attention"] * 3 + ["full_attention"],
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_conv_kernel_dim=4,
+        max_position_embeddings=4096,
+        initializer_range=0.2,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    config._experts_implementation = "eager"
     return _make(config, seed, dtype)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of ``hybridkv demo``: real models, traces, faults. Each says what it lacks where it cannot run.
+"""The parts of ``hybridkv demo``: real models, traces, faults, the disk. Each says what it lacks where it cannot run.
 
-With ``--json`` the demo prints ``{schema, version, seconds, models, picture, traces, faults, skipped}``: ``models`` is
-the list of :mod:`hybridkv.demo.report`, ``traces`` the object of :mod:`hybridkv.replay.report`, ``faults`` the list of
-:mod:`hybridkv.demo.faults`, each null where that part did not run; ``picture`` is a path or null; ``skipped`` maps what
-was asked for and could not run to the reason.
+With ``--json`` the demo prints ``{schema, version, seconds, models, picture, traces, faults, disk, skipped}``:
+``models`` is the list of :mod:`hybridkv.demo.report`, ``traces`` the object of :mod:`hybridkv.replay.report`,
+``faults`` and ``disk`` the lists of :mod:`hybridkv.demo.faults` and :mod:`hybridkv.demo.disk`, each null where that
+part did not run; ``picture`` is a path or null; ``skipped`` maps what was asked for and could not run to the reason.
 """
 
 from __future__ import annotations
@@ -156,10 +156,37 @@ def faults_part() -> Part:
     return Part(faults.as_text(rows), {"faults": faults.as_json(rows)}, failure=failure)
 
 
+def disk_part(folder: Path | None, *, shown: bool) -> Part:
+    """Resume conversations of a process that is gone.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where the stores go and stay; None: a temporary folder.
+    shown : bool
+        Whether to show a progress bar on a terminal.
+
+    Returns
+    -------
+    Part
+        Empty but for the reason where torch or transformers is not installed.
+    """
+    reason = extras.absent(extras.MODELS)
+    if reason is not None:
+        return Part(skipped={"disk": reason})
+    from hybridkv.demo import disk
+
+    began = time.perf_counter()
+    results = disk.run_disk(folder, shown=shown)
+    text = f"{disk.as_text(results)}\n\n{time.perf_counter() - began:.1f} s"
+    failure = "; ".join(result.failure for result in results if result.failure)
+    return Part(text, {"disk": disk.as_json(results)}, failure=failure)
+
+
 def as_json(parts: Sequence[Part], *, version: str, seconds: float) -> dict[str, Any]:
     """Join parts to one JSON object; see the head of this module."""
     joined: dict[str, Any] = {"schema": SCHEMA, "version": version, "seconds": round(seconds, 3)}
-    joined.update(models=None, picture=None, traces=None, faults=None)
+    joined.update(models=None, picture=None, traces=None, faults=None, disk=None)
     for part in parts:
         joined.update(part.data)
     return {**joined, "skipped": {name: why for part in parts for name, why in part.skipped.items()}}

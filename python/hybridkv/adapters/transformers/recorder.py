@@ -34,6 +34,13 @@ class Recorder:
     identity : Identity
         Of the keys.
 
+    Attributes
+    ----------
+    boundaries : list of int
+        Kept so far, in tokens.
+    longest : BlockKeys or None
+        Of the sequence up to the last of them.
+
     Notes
     -----
     Thread safety: one owner. A state that is noted is copied: the model goes on writing into its cache.
@@ -51,6 +58,7 @@ class Recorder:
         self._start = start
         self._stored_tokens = start
         self.boundaries: list[int] = []
+        self.longest: BlockKeys | None = None
 
     def note(self, past: Any, row: int, tokens: int, blocks: Blocks) -> None:
         """Copy the rows of window and checkpoint blocks while they are there.
@@ -126,9 +134,11 @@ class Recorder:
                 span = self._pages.written_span(group, block, min((block + 1) * size, tokens), tokens)
                 if span is not None:
                     written[name][block] = Written(span, state)
-        if not self._store.publish(self._prefix(ids, tokens), written, in_use, whole=whole):
+        prefix = self._prefix(ids, tokens)
+        if not self._store.publish(prefix, written, in_use, whole=whole):
             return False
         self.boundaries.append(tokens)
+        self.longest = prefix
         unit = self._keys.unit_tokens
         self._stored_tokens = max(self._stored_tokens, tokens // unit * unit)
         self._forget(tokens)

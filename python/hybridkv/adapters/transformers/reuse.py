@@ -28,15 +28,19 @@ from hybridkv.adapters.transformers.rows import Row, RowReuse
 from hybridkv.adapters.transformers.runner import Runner
 from hybridkv.adapters.transformers.sizing import default_cache
 from hybridkv.adapters.transformers.store import Store
+from hybridkv.adapters.transformers.tier_traffic import TierTraffic
 from hybridkv.adapters.transformers.whole import whole_limit
 from hybridkv.arguments import count, flag, verify_mode
 from hybridkv.cache import HybridCache
 from hybridkv.errors import ArgumentError
+from hybridkv.holders import seconds
 from hybridkv.identity import Identity
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check, Outcome
 from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.spec import CacheSpec
+from hybridkv.tiers import Tier
+from hybridkv.transfers import TIMEOUT_S, duration
 
 DEFAULT_UNIT_TOKENS = 16
 DEFAULT_MEMORY_BYTES = 1 << 28
@@ -60,8 +64,13 @@ class PrefixReuse:
         architecture whose continuation must go token by token none, since a prompt would have to go that way too.
     keep_tips : bool, optional
         Keep the state at prompt end and output end, aligned or not.
-    tier : None
-        Reserved.
+    tier : Tier, optional
+        Where prefixes outlive memory and the process, at boundaries that are multiples of the unit. What a call kept
+        is stored behind it, without waiting; what a call needs and memory lacks is loaded before it, verified, or
+        refused and computed. The tier stays the caller's to close, after :meth:`close`. Default: that of ``cache``,
+        whose ``tier_writes=``, where it names a mode, says when prefixes are stored.
+    load_timeout_s : float, optional
+        Longest wait for a record of the tier, and of a write for its turn, in seconds.
     memory_bytes : int, optional
         Memory of pages, where ``cache`` is not given.
     replay : bool, optional
@@ -109,7 +118,8 @@ class PrefixReuse:
         unit_tokens: int | None = None,
         checkpoint_tokens: int | None = None,
         keep_tips: bool = True,
-        tier: None = None,
+        tier: Tier | None = None,
+        load_timeout_s: float = TIMEOUT_S,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         replay: bool = True,
         chunk_tokens: int | None = None,
@@ -118,8 +128,6 @@ class PrefixReuse:
         identity: Identity | None = None,
         weights: str | None = None,
     ) -> None:
-        if tier is not None:
-            raise ArgumentError("tier", "None, until there are tiers", tier)
         self.model = _checked_model(model)
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         self._replay = flag("replay", replay)
@@ -136,7 +144,11 @@ class PrefixReuse:
         self._step = _checkpoint_step(spec.boundary_tokens, checkpoint_tokens, self._runner.single_steps)
         self._keep_tips = flag("keep_tips", keep_tips)
         self._chunk = None if chunk_tokens is None else count("chunk_tokens", chunk_tokens)
-        self.cache = _fitting(cache, spec) if cache is not None else default_cache(spec, memory_bytes, self._step)
+        if cache is not None:
+            self.cache = _fitting(cache, spec, tier)
+        else:
+            self.cache = default_cache(spec, memory_bytes, self._step, tier)
+        _check_tier(self.cache, self._step)
         groups = {group.name: group for group in self.cache.spec.groups}
         self._pages = Pages(self._measured.layout, groups, self._measured.shapes, self.cache.pages)
         for name in groups:
@@ -145,6 +157,10 @@ class PrefixReuse:
         self._store = Store(
             self.cache, self._pages, LruPolicy(self.cache) if policy is None else _checked_policy(policy)
         )
+        self._traffic = None
+        if self.cache.tier is not None:
+            self._traffic = TierTraffic(self.cache, self._store, duration(load_timeout_s))
+            self._store.unpin = self._traffic.wait_for_one
         self._last = threading.local()
         self._prefill = Prefill(self._runner, self._store, step=self._step, most_tokens=self._chunk)
 
@@ -191,6 +207,45 @@ class PrefixReuse:
     def not_stored(self) -> Mapping[str, int]:
         """Boundaries that were not kept since no room could be made, by the pool that was short."""
         return self._store.not_stored
+
+    @property
+    def not_written(self) -> Mapping[str, int]:
+        """Transfers to the tier that failed, by the name of their :class:`~hybridkv.tiers.TierStatus`."""
+        return {} if self._traffic is None else self._traffic.not_written
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until what was kept so far is in the tier, at most so many seconds.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Default: as long as it takes; each record has a deadline of its own.
+
+        Returns
+        -------
+        bool
+            Whether nothing is on its way any more; :attr:`not_written` tells what did not arrive. Another process finds
+            it now; a power cut it survives once the tier was closed, or filled the region that it lies in.
+
+        Raises
+        ------
+        ArgumentError
+            No number of seconds.
+        """
+        until = None if timeout is None else seconds("timeout", timeout)
+        return True if self._traffic is None else self._traffic.flush(until)
+
+    def close(self) -> None:
+        """Wait for what is on its way to the tier, and close the cache; the tier stays open. Idempotent.
+
+        Raises
+        ------
+        Busy
+            A call is under way.
+        """
+        if not self.cache._closed:
+            self.flush()
+            self.cache.close()
 
     def keys(self, ids: npt.NDArray[np.int64] | Sequence[int]) -> BlockKeys:
         """Return the keys of a sequence of token ids, as this object makes them."""
@@ -289,10 +344,14 @@ class PrefixReuse:
         finally:
             for row in rows:
                 row.settle(failed)
+        if self._traffic is not None:
+            for row in rows:
+                self._traffic.write(row.recorder.longest)
 
     def _begin(self, ids: npt.NDArray[np.int64]) -> Row:
         keys = self.keys(ids)
         formats = self._store.formats
+        loaded = None if self._traffic is None else self._traffic.load(keys)
         limit, passed_over = whole_limit(self.cache, keys, ids, self.cache._format_list(formats))
         first = verdict = self.cache.match(keys, limit=limit, formats=formats, verify=self._verify)
         for _ in range(_MOST_DAMAGED):
@@ -308,6 +367,7 @@ class PrefixReuse:
             outcome=verdict.outcome,
             why=first.why if passed_over is None else passed_over.why,
             lost=first.lost,
+            loaded=loaded,
         )
         if verdict.plan.replay:
             told.replayed = (verdict.plan.resume_tokens, verdict.usable_tokens)
@@ -384,9 +444,21 @@ def _checkpoint_step(unit: int, checkpoint_tokens: int | None, single_steps: boo
     return step
 
 
-def _fitting(cache: HybridCache, spec: CacheSpec) -> HybridCache:
+def _check_tier(cache: HybridCache, step: int | None) -> None:
+    """Refuse a tier that could never give anything back."""
+    if cache.tier is None:
+        return
+    cache.tier.windows.check(cache.spec)
+    if step is None:
+        expected = f"a multiple of {cache.spec.boundary_tokens}: tokens go in one by one, and a tier keeps no tips"
+        raise ArgumentError("checkpoint_tokens", expected, None)
+
+
+def _fitting(cache: HybridCache, spec: CacheSpec, tier: Tier | None) -> HybridCache:
     if not isinstance(cache, HybridCache):
         raise ArgumentError("cache", "a HybridCache", type(cache).__name__)
+    if tier is not None and tier is not cache.tier:
+        raise ArgumentError("tier", "the tier that the cache was made with", tier)
     if cache.spec.unit_tokens != spec.unit_tokens:
         raise ArgumentError("cache.spec.unit_tokens", spec.unit_tokens, cache.spec.unit_tokens)
     names = [group.name for group in spec.groups]

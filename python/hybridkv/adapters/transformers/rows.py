@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from hybridkv.adapters.transformers.recorder import Recorder
+from hybridkv.adapters.transformers.tier_traffic import Loaded
 from hybridkv.keys import BlockKeys
 from hybridkv.kinds import Check, Outcome
 from hybridkv.lease import Lease
@@ -36,6 +37,8 @@ class RowReuse:
         Tokens that were run again to rebuild windows and tails.
     computed : int
         Tokens that were run, the replayed ones included.
+    loaded : Loaded or None
+        What a tier gave, where there is one.
     stored : list of int
         Boundaries that were kept, in tokens.
     logits : torch.Tensor or None
@@ -50,6 +53,7 @@ class RowReuse:
     lost: dict[Check, int]
     replayed: tuple[int, int] | None = None
     computed: int = 0
+    loaded: Loaded | None = None
     stored: list[int] = field(default_factory=list)
     logits: torch.Tensor | None = field(default=None, repr=False)
 

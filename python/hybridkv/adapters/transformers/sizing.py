@@ -8,6 +8,7 @@ from hybridkv.arguments import byte_count
 from hybridkv.cache import HybridCache
 from hybridkv.errors import ArgumentError
 from hybridkv.spec import CacheSpec
+from hybridkv.tiers import Tier
 
 _UNITS_PER_END = 8
 """Units of history to one kept prompt end or output end, beside the boundaries at a stride."""
@@ -53,7 +54,8 @@ def page_counts(spec: CacheSpec, memory_bytes: int, step: int | None) -> tuple[i
     return 3 * units + _LEAST_UNITS, pages_of
 
 
-def default_cache(spec: CacheSpec, memory_bytes: int, step: int | None) -> HybridCache:
+def default_cache(spec: CacheSpec, memory_bytes: int, step: int | None, tier: Tier | None = None) -> HybridCache:
     """Make a cache of as many pages as fit into ``memory_bytes``."""
     blocks, pages = page_counts(spec, memory_bytes, step)
-    return HybridCache(spec, blocks=blocks, pages=pages, eviction="none")  # whoever stores evicts by a policy
+    # Whoever stores evicts by a policy.
+    return HybridCache(spec, blocks=blocks, pages=pages, eviction="none", tier=tier)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hybridkv.adapters.transformers.layout import is_state
@@ -44,6 +44,8 @@ class Store:
         Boundaries that were not kept, by the pool that had no room.
     formats : dict of str to KvFormat, or None
         What is written now, where it is not what the spec of the cache says.
+    unpin : callable
+        Waits until something that pins pages for a while lets go of them; says whether there was such a thing.
 
     Notes
     -----
@@ -55,6 +57,7 @@ class Store:
         self.pages = pages
         self.not_stored: Counter[str] = Counter()
         self.formats: dict[str, KvFormat] | None = None
+        self.unpin: Callable[[], bool] = lambda: False
         self._policy = policy
         self._state_pools = {group.name for group in cache.spec.groups if is_state(group)}
         self._lock = threading.Lock()
@@ -95,9 +98,13 @@ class Store:
             fill.abort()
             raise
         fill.publish()
-        with self._lock:
-            self._policy.stored(keys, keys.tokens, states=whole)
+        self.note(keys, keys.tokens, whole=whole)
         return True
+
+    def note(self, keys: BlockKeys, tokens: int, *, whole: bool) -> None:
+        """Tell the policy that a prefix lies in the cache; ``whole``: and what a resume at its end needs."""
+        with self._lock:
+            self._policy.stored(keys, tokens, states=whole)
 
     def _write(self, fill: Fill, written: Mapping[str, Mapping[int, Written]]) -> None:
         for name, blocks in written.items():
@@ -116,15 +123,29 @@ class Store:
             try:
                 return self.cache.reserve(keys, groups=groups, formats=self.formats)
             except OutOfPages as error:
-                with self._lock:
-                    if not self._make_room(error, [keys, *in_use]):
+                if not self.make_room(error, [keys, *in_use]) and not self.unpin():
+                    with self._lock:
                         self.not_stored[error.pool] += 1
-                        return None
+                    return None
 
-    def _make_room(self, error: OutOfPages, keep: Sequence[BlockKeys]) -> int:
+    def make_room(self, error: OutOfPages, keep: Sequence[BlockKeys]) -> int:
+        """Evict for what was refused.
+
+        Parameters
+        ----------
+        error : OutOfPages
+        keep : sequence of BlockKeys
+            Prefixes in use.
+
+        Returns
+        -------
+        int
+            Pages retired; 0 where nothing is left to evict.
+        """
         pages = max(1, error.needed - error.free)
-        gone = self._policy.make_room(error.pool, keep, pages=pages)
-        if not gone and error.pool in self._state_pools:
-            # Of what is in use history stays; boundaries inside a long prompt make room for its later ones.
-            gone = self._policy.make_room(error.pool, pages=pages)
+        with self._lock:
+            gone = self._policy.make_room(error.pool, keep, pages=pages)
+            if not gone and error.pool in self._state_pools:
+                # Of what is in use history stays; boundaries inside a long prompt make room for its later ones.
+                gone = self._policy.make_room(error.pool, pages=pages)
         return gone
