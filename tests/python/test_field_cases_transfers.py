@@ -1,0 +1,492 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Field cases of offload and restore, and of what other cache managers pin of their tiers; see field_cases.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridkv as hk
+from contract_support import Event, blamed, check_counters
+from hybridkv.record_formats import record_formats
+from hybridkv.tiers import Answer, PartLabel, RecordKey, RecordKind, TierStatus
+from tier_support import DictTier
+from transfer_world import PAGE, UNIT, World, spec
+
+KIND = hk.StateKind
+
+
+class BadTier(DictTier):
+    """A store of which some records cannot be had: `fails` says which, and how."""
+
+    broken: frozenset[tuple[RecordKind, bytes]] = frozenset()
+    error: BaseException | None = None  # None: a byte of the last part is another
+
+    def load(self, key: RecordKey, parts: Sequence[PartLabel]) -> Any:
+        found = super().load(key, parts)
+        if found is None or (key.kind, key.digest) not in self.broken:
+            return found
+        if self.error is not None:
+            raise self.error
+        envelope, buffers = found
+        last = bytearray(buffers[-1])
+        last[-1] ^= 1
+        return envelope, [*buffers[:-1], bytes(last)]
+
+
+def history_spec() -> hk.CacheSpec:
+    """History alone, so that every block is a length to resume at."""
+    group = hk.CacheGroup("kv", KIND.COMPRESSED, hk.Prefix(), page_bytes=PAGE, layers=("0", "1"))
+    return hk.CacheSpec(UNIT, [group], identity=hk.Identity(model="small"))
+
+
+def stored(tier: hk.Tier, tokens: int = 16, **options: Any) -> tuple[World, hk.BlockKeys]:
+    """A world whose prefix rests in the tier and nowhere else."""
+    world = World(tier, **options)
+    keys = world.keys(tokens)
+    world.write(keys)
+    assert world.cache.offload(keys).result(10).ok
+    world.forget(keys)
+    return world, keys
+
+
+def ask(world: World, keys: hk.BlockKeys) -> hk.Verdict:
+    """Match up to the end of the keys, and let go of what it holds."""
+    verdict = world.cache.match(keys, limit=keys.tokens + 1)
+    if verdict.lease is not None:
+        verdict.lease.release()
+    return verdict
+
+
+def free(world: World) -> dict[str, int]:
+    return {name: counts.free for name, counts in world.cache.metrics().pages.items()}
+
+
+def phases(world: World, keys: hk.BlockKeys, group: str) -> list[str]:
+    return [block.phase for block in world.cache.inspect(keys)[group]]
+
+
+def finish(world: World, tier: hk.Tier) -> None:
+    """Nothing is left on its way, counted twice, or held."""
+    world.expect_idle()
+    check_counters(world.cache)
+    world.cache.close()
+    tier.close()
+
+
+# -- loads ------------------------------------------------------------------------------------------
+
+
+def test_FC_136_a_load_takes_no_page_that_a_step_still_uses() -> None:
+    tier = DictTier()
+    world, keys = stored(tier, pages={"kv": 4, "idx": 4, "swa": 16, "tail": 16})
+    plan = ask(world, keys).plan
+    ticket = world.cache.admit("a", 16)
+    ticket.grow(16)
+    running = Event()
+    ticket.close(keep_tip=False, after=running)
+    before = free(world)
+    with pytest.raises(hk.OutOfPages):
+        world.cache.restore(plan)
+    assert free(world) == before
+    running.passed = True
+    world.cache.poll()
+    assert world.cache.restore(plan).result(10).ok
+    assert world.reuse(keys) == 16
+    finish(world, tier)
+
+
+def test_FC_137_what_a_load_has_not_brought_is_shown_by_no_call() -> None:
+    tier = DictTier()
+    world, keys = stored(tier)
+    verdict = ask(world, keys)
+    tier.gate.clear()
+    load = world.cache.restore(verdict.plan)
+    assert phases(world, keys, "kv") == ["restoring"] * 4
+    targets = {block.page for block in world.cache.inspect(keys)["kv"]}
+    for looked in (world.cache.match(keys, limit=17), world.cache.match_at(world.keys(17), 16)):
+        assert (looked.outcome, looked.remedy, looked.lease) == (hk.Outcome.FALSE_HIT, hk.Remedy.WAIT, None)
+    fill = world.cache.reserve(keys)
+    assert not targets & set(np.asarray(fill.page_ids("kv")).tolist()), "a page of its own"
+    fill.abort()
+    again = world.cache.restore(verdict.plan)
+    with pytest.raises(TimeoutError):
+        load.result(0.05)
+    assert load.progress == 0
+    tier.gate.set()
+    assert load.result(10).ok
+    assert again.result(10).elsewhere == 4 + 4 + 2 + 1, "each page is loaded once"
+    assert world.reuse(keys) == 16
+    finish(world, tier)
+
+
+def test_FC_140_no_load_goes_where_a_store_reads_and_no_store_reads_what_is_loaded() -> None:
+    tier = DictTier()
+    world, keys = stored(tier, pages=dict.fromkeys(("kv", "idx", "swa", "tail"), 4))
+    other = world.keys(16, first=500)
+    world.write(other)
+    plan = ask(world, keys).plan
+    tier.gate.clear()
+    stores = [world.cache.offload(other) for _ in range(2)]  # two that share every source
+    with pytest.raises(hk.OutOfPages):
+        world.cache.restore(plan)
+    tier.gate.set()
+    assert [store.result(10).ok for store in stores] == [True, True]
+    tier.gate.clear()
+    loads = [world.cache.restore(plan) for _ in range(2)]  # two that share every target
+    store = world.cache.offload(keys)
+    assert store.result(10).records == 0, "what is being loaded is stored already, and not read"
+    tier.gate.set()
+    assert all(load.result(10).ok for load in loads)
+    assert world.reuse(keys) == 16
+    assert len(tier.records) == 2 * 8
+    assert world.cache.restore(ask(world, other).plan).result(10).ok
+    assert world.reuse(other) == 16
+    finish(world, tier)
+
+
+def test_FC_143_of_a_load_that_breaks_off_the_filled_prefix_counts() -> None:
+    tier = BadTier(breaker_after=0)
+    world, keys = stored(tier, 20, of=history_spec(), blocks=8, pages={"kv": 5})
+    held = world.keys(8, first=900)
+    world.write(held)
+    lease = world.cache.match(held, limit=9).lease
+    assert lease is not None
+    with pytest.raises(hk.OutOfPages):  # room for three of five
+        world.cache.restore(ask(world, keys).plan)
+    assert ask(world, keys).usable_tokens == 0
+    assert free(world)["kv"] == 3
+    lease.release()
+    tier.broken = frozenset({(RecordKind.BLOCK, keys.digests[3].tobytes())})
+    result = world.cache.restore(ask(world, keys).plan).result(10)
+    assert (result.status, result.stored) == (TierStatus.CORRUPT, 3)
+    assert result.why is not None and result.why.block == 3
+    verdict = ask(world, keys)
+    assert (verdict.usable_tokens, blamed(verdict)) == (12, (hk.Check.INTEGRITY, "kv", 3))
+    assert world.reuse(keys[:3]) == 12
+    assert free(world)["kv"] == 2, "what was not filled went back"
+    finish(world, tier)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (None, TierStatus.CORRUPT),
+        (OSError("a bad sector"), TierStatus.IO_ERROR),
+        (ConnectionError("gone"), TierStatus.UNAVAILABLE),
+        (RuntimeError("a bug of the adapter"), TierStatus.IO_ERROR),
+    ],
+    ids=["damage", "error", "unreachable", "bug"],
+)
+def test_FC_145_a_load_that_failed_is_a_false_hit_and_publishes_nothing(
+    error: BaseException | None, status: TierStatus
+) -> None:
+    tier = BadTier(breaker_after=0)
+    world, keys = stored(tier)
+    tier.broken, tier.error = frozenset({(RecordKind.BLOCK, keys.digests[0].tobytes())}), error
+    before = free(world)
+    result = world.cache.restore(ask(world, keys).plan).result(10)
+    assert (result.status, result.ok) == (status, False)
+    assert result.why is not None
+    assert (result.why.check, result.why.kind, result.why.code) == (hk.Check.INTEGRITY, KIND.DISK, "load")
+    verdict = ask(world, keys)
+    assert (verdict.outcome, verdict.remedy) == (hk.Outcome.FALSE_HIT, hk.Remedy.RECOMPUTE)
+    assert verdict.why is not None
+    assert (verdict.why.check, verdict.why.kind, verdict.why.code) == (hk.Check.INTEGRITY, KIND.DISK, "load")
+    assert phases(world, keys, "kv")[0] == "absent"
+    assert world.cache.metrics().load_failures[status.name.lower()] == 1
+    assert free(world)["kv"] >= before["kv"] - 3, "only what was verified beside it is kept"
+    world.write(keys)  # recomputed
+    assert world.reuse(keys) == 16
+    finish(world, tier)
+
+
+@pytest.mark.parametrize("kind", list(RecordKind)[:2], ids=lambda kind: kind.name.lower())
+def test_FC_148_groups_of_a_record_come_back_together_or_not_at_all(kind: RecordKind) -> None:
+    tier = BadTier(breaker_after=0)
+    world, keys = stored(tier)
+    tier.broken = frozenset({(kind, keys.digests[3].tobytes())})  # of its last part
+    assert not world.cache.restore(ask(world, keys).plan).result(10).ok
+    together = {RecordKind.BLOCK: ("kv", "idx"), RecordKind.BOUNDARY: ("swa", "tail")}[kind]
+    assert [phases(world, keys, group)[3] for group in together] == ["absent", "absent"]
+    verdict = ask(world, keys)
+    assert verdict.usable_tokens == 0
+    assert blamed(verdict)[1:] == (together[0], 3 if kind is RecordKind.BLOCK else 2)
+    finish(world, tier)
+
+
+# -- stores -----------------------------------------------------------------------------------------
+
+
+def test_FC_139_a_store_under_way_keeps_its_source_through_a_preemption() -> None:
+    tier = DictTier()
+    world = World(tier, pages=dict.fromkeys(("kv", "idx", "swa", "tail"), 4))
+    keys, other = world.keys(16), world.keys(16, first=700)
+    world.write(keys)
+    running = world.cache.match(keys, limit=17).lease
+    assert running is not None
+    tier.gate.clear()
+    store = world.cache.offload(keys)
+    running.release()  # preempted
+    assert world.cache.evict(keys, {"kv": True, "idx": True}) == 0
+    with pytest.raises(hk.OutOfPages):
+        world.cache.reserve(other)
+    with pytest.raises(hk.NotAdmitted):
+        world.cache.admit("b", 16)
+    tier.gate.set()
+    assert store.result(10).ok
+    world.write(other)  # evicts it: only the record has the bytes now
+    assert world.cache.restore(ask(world, keys).plan).result(10).ok
+    assert world.reuse(keys) == 16
+    finish(world, tier)
+
+
+def test_FC_142_a_record_is_seen_by_nobody_before_it_is_whole() -> None:
+    tier = DictTier()
+    world = World(tier)
+    keys = world.keys(16)
+    world.write(keys)
+    layout, _ = record_formats(world.spec)
+    first = RecordKey(keys.digests[0].tobytes(), layout, RecordKind.BLOCK)
+    tier.gate.clear()
+    store = world.cache.offload(keys)
+    elsewhere = DictTier()
+    elsewhere.records = tier.records
+    reader = World(elsewhere)
+    for _ in range(2):  # asks the store, and hears of nothing
+        assert reader.cache.prefetch(keys) is None
+        assert elsewhere.drain(10)
+        reader.cache.poll()
+        assert ask(reader, keys).outcome is hk.Outcome.MISS
+    assert tier.look(first).answer is not Answer.HERE
+    assert (store.done(), store.progress) == (False, 0)
+    tier.gate.set()
+    assert store.result(10).ok
+    assert tier.look(first).answer is Answer.HERE
+    finish(reader, elsewhere)
+    finish(world, tier)
+    again = DictTier()
+    again.records = tier.records
+    later = World(again)
+    assert later.cache.prefetch(keys) is None
+    assert again.drain(10)
+    later.cache.poll()
+    assert later.cache.restore(ask(later, keys).plan).result(10).ok
+    assert later.reuse(keys) == 16
+    finish(later, again)
+
+
+@pytest.mark.parametrize("ends", ["well", "badly", "cancelled"])
+def test_FC_149_pages_of_a_store_stay_until_it_has_ended(ends: str) -> None:
+    tier = DictTier(breaker_after=0)
+    world = World(tier, pages={"kv": 8, "idx": 8, "swa": 16, "tail": 16})
+    keys = world.keys(16)
+    ticket = world.cache.admit("a", 16, states=1)
+    world.write(keys)
+    tier.gate.clear()
+    store = world.cache.offload(keys, timeout_s=0.05 if ends == "badly" else 10)
+    ticket.close(keep_tip=False)  # aborted
+    if ends == "cancelled":
+        store.cancel()
+    with pytest.raises(hk.Busy, match="transfer"):
+        world.cache.close()
+    kept = world.cache.evict(keys)
+    if ends == "well":
+        assert kept == 0
+    if ends == "badly":
+        with pytest.raises(TimeoutError):  # its deadline has passed; what it reads is not let go
+            store.result(0.3)
+        assert phases(world, keys, "kv")[0] != "absent"
+    tier.gate.set()
+    status = {"well": TierStatus.OK, "badly": TierStatus.TIMEOUT, "cancelled": TierStatus.CANCELLED}[ends]
+    assert store.result(10).status is status
+    world.cache.evict(keys)
+    assert free(world) == {"kv": 8, "idx": 8, "swa": 16, "tail": 16}
+    finish(world, tier)
+
+
+# -- what was stored, and what was not -----------------------------------------------------------------
+
+
+def test_FC_011_a_window_that_was_never_stored_is_the_reason() -> None:
+    tier = hk.MemoryTier(1 << 20)
+    world = World(tier)
+    keys = world.keys(16)
+    world.write(keys)
+    world.cache.evict(keys, {"swa": [2, 3]})  # the only copy goes
+    result = world.cache.offload(keys, boundaries=[16]).result(10)
+    assert (result.ok, result.left_out) == (True, (16,)), "stored, and marked as without its window"
+    world.forget(keys)
+    assert ask(world, keys).plan.restore_tokens == 0, "its history alone leads nowhere"
+    world.write(keys, {"kv": True, "idx": True, "tail": True})
+    verdict = ask(world, keys)
+    assert (verdict.outcome, *blamed(verdict)) == (hk.Outcome.FALSE_HIT, hk.Check.GROUPS, "swa", 2)
+    world.write(keys)
+    assert world.cache.offload(keys).result(10).ok  # the copy first
+    world.cache.evict(keys, {"swa": True})
+    assert world.cache.restore(ask(world, keys).plan).result(10).ok
+    assert world.reuse(keys) == 16
+    finish(world, tier)
+
+
+def test_FC_133_where_a_block_rests_is_told_after_every_step() -> None:
+    tier = DictTier()
+    world = World(tier)
+    keys = world.keys(16)
+
+    def now() -> tuple[str, tuple[int, int, str]]:
+        check_counters(world.cache)
+        assert world.cache.verify()
+        return phases(world, keys, "kv")[3], world.cache.spans(keys)["kv"][-1]
+
+    assert now() == ("absent", (0, 16, "absent"))
+    world.write(keys)
+    assert now() == ("ready", (0, 16, "compressed"))
+    tier.gate.clear()
+    store = world.cache.offload(keys)
+    assert now() == ("offloading", (0, 16, "compressed"))
+    assert world.cache.evict(keys, {"kv": True}) == 0, "claimed"
+    tier.gate.set()
+    assert store.result(10).ok
+    assert now() == ("ready with copy", (0, 16, "compressed"))
+    world.forget(keys)
+    assert now()[1] == (0, 16, "disk")
+    tier.gate.clear()
+    load = world.cache.restore(ask(world, keys).plan)
+    assert now() == ("restoring", (0, 16, "disk"))
+    tier.gate.set()
+    assert load.result(10).ok
+    assert now()[1] == (0, 16, "compressed")
+    finish(world, tier)
+
+
+def draft_spec() -> hk.CacheSpec:
+    groups = [*spec().groups, hk.CacheGroup("draft", KIND.TAIL, hk.Checkpoint(), page_bytes=32, layers=("2", "3"))]
+    return hk.CacheSpec(UNIT, groups, identity=hk.Identity(model="small"))
+
+
+def test_FC_031_what_was_stored_without_its_checkpoint_is_history_and_not_resumed() -> None:
+    tier = hk.MemoryTier(1 << 20)
+    world = World(tier)
+    keys = world.keys(16)
+    world.write(keys, {"kv": True, "idx": True, "swa": True})
+    result = world.cache.offload(keys, boundaries=[12, 16]).result(10)
+    assert (result.tokens, result.left_out) == (0, (12, 16)), "said to be incomplete"
+    assert result.stored == 4, "history it is"
+    world.cache.close()
+    later = World(tier)
+    verdict = ask(later, keys)
+    assert (verdict.outcome, verdict.matched_tokens) == (hk.Outcome.FALSE_HIT, 16)
+    assert (verdict.remedy, verdict.plan.restore_tokens) == (hk.Remedy.RECOMPUTE, 0)
+    assert later.cache.prefetch(keys) is None
+    finish(later, tier)
+
+
+def test_FC_032_a_store_without_the_draft_group_is_a_downgrade_with_its_reason() -> None:
+    tier = hk.MemoryTier(1 << 20)
+    world, keys = stored(tier)
+    world.cache.close()
+    drafting = World(tier, of=draft_spec())
+    verdict = ask(drafting, keys)
+    assert (verdict.outcome, verdict.plan.restore_tokens) == (hk.Outcome.FALSE_HIT, 0)
+    drafting.write(keys, {"kv": True, "idx": True, "swa": True, "tail": True})
+    verdict = ask(drafting, keys)
+    assert blamed(verdict)[1:] == ("draft", 3)
+    assert verdict.why is not None and verdict.why.kind is KIND.DISK and verdict.why.check is hk.Check.ABI
+    drafting.write(keys)
+    assert drafting.cache.offload(keys).result(10).ok
+    drafting.cache.close()
+    restarted = World(tier, of=draft_spec())
+    plan = ask(restarted, keys).plan
+    assert ("draft", 3) in plan.loads
+    assert restarted.cache.restore(plan).result(10).ok
+    assert restarted.reuse(keys) == 16
+    finish(restarted, tier)
+
+
+def test_FC_035_after_a_restart_the_exact_end_is_no_candidate_either() -> None:
+    tier = hk.MemoryTier(1 << 20)
+    world = World(tier)
+    keys = world.keys(20)
+    world.write(keys)
+    assert world.cache.offload(keys, boundaries=[16, 20]).result(10).tokens == 20
+    world.cache.close()
+    later = World(tier)
+    verdict = later.cache.match(keys)
+    assert (verdict.limit_tokens, verdict.plan.restore_tokens) == (20, 16)
+    load = later.cache.prefetch(keys)
+    assert load is not None and load.result(10).tokens == 16
+    assert later.cache.match_at(keys, 16).usable_tokens == 16
+    assert ask(later, keys).plan.restore_tokens == 20, "of a longer prompt it is"
+    finish(later, tier)
+
+
+# -- counting ---------------------------------------------------------------------------------------
+
+
+def test_FC_188_bytes_are_counted_by_group_and_a_full_store_is_full_of_content() -> None:
+    sizes = [16384, 8192, 4096, 2048, 1024, 32768, 65536, 512, 24576]
+    groups = [
+        hk.CacheGroup("g" * (i + 1), (KIND.COMPRESSED, KIND.INDEXER, KIND.WINDOW, KIND.TAIL)[i % 4], rule, page_bytes=size)
+        for i, size in enumerate(sizes)
+        for rule in [(hk.Prefix(), hk.Prefix(), hk.Window(UNIT + 1), hk.Checkpoint())[i % 4]]
+    ]
+    groups = [hk.CacheGroup(g.name, g.kind, g.coverage, page_bytes=g.page_bytes, layers=("0", "1")) for g in groups]
+    tier = hk.MemoryTier(8 << 20)
+    world = World(tier, of=hk.CacheSpec(UNIT, groups, identity=hk.Identity(model="wide")), blocks=8)
+    keys = world.keys(16)
+    world.write(keys)
+    assert world.cache.offload(keys).result(10).ok
+    moved = world.cache.metrics().offloads
+    content = 0
+    for kind in (KIND.COMPRESSED, KIND.INDEXER, KIND.WINDOW, KIND.TAIL):
+        of_kind = [g for g in groups if g.kind is kind]
+        assert moved[kind].bytes == 4 * sum(g.total_page_bytes for g in of_kind), kind
+        assert moved[kind].successes == 4 * len(of_kind)
+        content += moved[kind].bytes
+    assert content <= tier.usage().bytes <= 1.02 * content
+    world.forget(keys)
+    assert world.cache.restore(ask(world, keys).plan).result(10).ok
+    assert world.reuse(keys) == 16
+    finish(world, tier)
+
+
+def test_FC_190_what_the_tier_was_asked_for_and_gave_is_counted_apart() -> None:
+    tier = BadTier(breaker_after=0)
+    world, keys = stored(tier, 40, of=history_spec())
+    world.write(keys[:6])  # 24 tokens here, 16 more there, of which 8 cannot be had
+    tier.broken = frozenset({(RecordKind.BLOCK, keys.digests[8].tobytes())})
+    before = world.cache.metrics()
+    verdict = ask(world, keys)
+    assert (verdict.usable_tokens, verdict.plan.restore_tokens, len(verdict.plan.loads)) == (24, 40, 4)
+    result = world.cache.restore(verdict.plan).result(10)
+    assert (result.records, result.stored) == (4, 2)
+    found = world.cache.metrics()
+    assert found.restores[KIND.COMPRESSED].attempts - before.restores[KIND.COMPRESSED].attempts == 4
+    assert found.restores[KIND.COMPRESSED].successes - before.restores[KIND.COMPRESSED].successes == 2
+    assert sum(found.load_failures.values()) == 2, "the one that was damaged, and the one above it"
+    assert found.lookups == before.lookups + 1, "a load is no look-up"
+    assert found.effective_hits == before.effective_hits, "nor a hit"
+    assert world.reuse(keys) == 32
+    finish(world, tier)
+
+
+def test_FC_191_blocks_that_are_stored_and_restored_count_once() -> None:
+    tier = hk.MemoryTier(1 << 20)
+    world = World(tier, of=history_spec())
+    keys = world.keys(40)
+    world.write(keys)
+    for _ in range(2):
+        assert world.cache.offload(keys).result(10).ok
+    world.forget(keys)
+    plan = ask(world, keys).plan
+    for _ in range(2):
+        assert world.cache.restore(plan).result(10).ok
+    assert world.reuse(keys) == 40
+    found = world.cache.metrics()
+    for moved in (found.offloads[KIND.COMPRESSED], found.restores[KIND.COMPRESSED]):
+        assert (moved.attempts, moved.successes, moved.bytes) == (10, 10, 10 * 2 * PAGE)
+    finish(world, tier)
