@@ -65,25 +65,31 @@ class Checker:
         """The records of its history."""
         return self.model.records
 
-    def check(self, *, may_lose: bool = False) -> None:
-        """Open the store after a life, read everything, and compare. `may_lose`: the device lied to it."""
+    def check(self, *, may_lose: bool = False, cut_at: int | None = None) -> None:
+        """Open the store after a life, read everything, and compare. `may_lose`: the device lied to it, and bytes alone count.
+
+        `cut_at`: the entry at which the machine began to stop; no answer from there on was given by a machine that ran.
+        """
         steps, self.entry = read_journal(self.journal, self.entry)
-        before = self.model.acknowledged
+        self._count(steps)
+        for step in steps:
+            if cut_at is not None and step.answered >= cut_at:
+                step.status = None
+        before = self.model.statuses[TierStatus.OK.name]
         allowed = self.model.allowed(steps)
         self.row.rounds += 1
-        self.row.acknowledged += self.model.acknowledged - before
-        self._count(steps)
+        self.row.acknowledged += self.model.statuses[TierStatus.OK.name] - before
         with self.store.open() as tier:
             there, right = self._read_all(tier)
         for name in self.records.names:
-            if (name in right) in allowed[name]:
+            if may_lose or (name in right) in allowed[name]:
                 continue
             if name in right:
                 self.row.returned += 1
-                self._note(f"{name} is back")
-            elif not may_lose:
+                self._note(f"{name} is back; {self._story(name, steps)}")
+            else:
                 self.row.lost += 1
-                self._note(f"{name} is lost")
+                self._note(f"{name} is lost; {self._story(name, steps)}")
         for name in there:
             below = self.records.parent(name)
             if below is not None and below not in there:
@@ -91,6 +97,16 @@ class Checker:
                 self._note(f"{name} stands on nothing")
         self.row.found = len(right)
         self.model.settle(right)
+
+    def _story(self, name: int, steps: list[Step]) -> str:
+        """Everything that was asked of a record and what it stands on in its last life, for who looks for the reason."""
+        told = {name, *self.records.ancestors(name)}
+        story = [f"before it {sorted(told & self.model.there)} of {sorted(told)} were there"]
+        for step in steps:
+            if (step.name in told and step.what in (Ask.PUT, Ask.REMOVE)) or step.what == Ask.FLUSH:
+                answer = "unanswered" if step.status is None else f"{step.status.name} at {step.answered}"
+                story.append(f"{step.asked}: {step.what.name} {step.name}{' durable' * step.durable}, {answer}")
+        return "; ".join(story)
 
     def _count(self, steps: list[Step]) -> None:
         for step in steps:

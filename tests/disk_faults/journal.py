@@ -71,7 +71,7 @@ def read_journal(path: Path, first: int = 0) -> tuple[list[Step], int]:
         if index < first:
             continue
         if what == Ask.ANSWER:
-            if number in steps:
+            if number in steps and steps[number].status is None:  # the first one counts: it is what was promised
                 steps[number].status, steps[number].answered = TierStatus(status), index
         else:
             steps[number] = Step(Ask(what), name, bool(durable), index)

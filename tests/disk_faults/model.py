@@ -39,7 +39,6 @@ class Model:
     gone: set[int] = field(default_factory=set)  # then: not there, but put before and not removed since
     at: dict[int, int] = field(default_factory=dict)  # bytes written before the record was
     written: int = 0
-    acknowledged: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
 
     def allowed(self, steps: list[Step]) -> dict[int, set[bool]]:
@@ -48,7 +47,6 @@ class Model:
         self.written += self.life_bytes
         for step in steps:
             if step.status is not None:
-                self.acknowledged += 1
                 self.statuses[step.status.name] += 1
             if step.what == Ask.PUT and step.status not in _NOTHING:
                 out[step.name] = {True} if _survives(step, steps) else out[step.name] | {True}
