@@ -112,7 +112,7 @@ def matrix(bench: Bench, injection: Injection, row: Row, step: int, seed: int = 
 
 
 def lying_sync(bench: Bench, row: Row) -> None:
-    """Writes that are told to be done and never are: what the tier was told to keep is lost, and nothing comes back wrong."""
+    """Have every write told to be done and never done: what the tier was to keep is lost, and no byte is wrong."""
     everything = Injection("", (), "retval=4096", onwards=True)
     bench.once(row, 7, everything, "pwritev", 1)
 

@@ -66,7 +66,9 @@ class Checker:
         return self.model.records
 
     def check(self, *, may_lose: bool = False, cut_at: int | None = None) -> None:
-        """Open the store after a life, read everything, and compare. `may_lose`: the device lied to it, and bytes alone count.
+        """Open the store after a life, read everything, and compare.
+
+        `may_lose`: the device lied to it, and bytes alone count.
 
         `cut_at`: the entry at which the machine began to stop; no answer from there on was given by a machine that ran.
         """
@@ -99,7 +101,7 @@ class Checker:
         self.model.settle(right)
 
     def _story(self, name: int, steps: list[Step]) -> str:
-        """Everything that was asked of a record and what it stands on in its last life, for who looks for the reason."""
+        """Return what was asked of a record and of what it stands on in the last life, for who looks for the reason."""
         told = {name, *self.records.ancestors(name)}
         story = [f"before it {sorted(told & self.model.there)} of {sorted(told)} were there"]
         for step in steps:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Region files changed under a closed store: flipped bytes, cut ends, missing files, and one forgery that must be seen."""
+"""Region files changed under a closed store: flipped bytes, cut ends, missing files, forgeries."""
 
 from __future__ import annotations
 

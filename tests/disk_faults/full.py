@@ -21,7 +21,7 @@ RECORDS = Records(chains=24, blocks=8, most_bytes=48 * KIB)
 
 
 def small(folder: Path, mebibytes: int, row: Row, seeds: range, *, early: bool = False) -> None:
-    """Write more than a tmpfs holds: of one with three regions or more the oldest make room, else nothing is evicted."""
+    """Write more than a tmpfs holds: of three regions or more the oldest makes room, else nothing is evicted."""
     with Mount("tmpfs", folder, mebibytes) as mount:
         store = Store(mount.path / "store", 64 * MIB, MIB)
         kept = (mebibytes - 4) * MIB * 6 // 10

@@ -54,7 +54,7 @@ def grown(journal: Path, entries: int, seconds: float = 20.0) -> None:
 
 
 def rows(folder: Path, rounds: int, engines: tuple[str, ...]) -> Iterator[Row]:
-    """Run the part: each engine on a roomy store and on a full one, and once with acknowledgements that come too early."""
+    """Run the part: each engine on a roomy store and on a full one; and acknowledgements that come too early."""
     for engine in engines:
         for wraps in (False, True):
             name = f"kill -9, {engine}, {'full' if wraps else 'roomy'} store"

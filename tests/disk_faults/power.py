@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .checker import Checker, Row
-from .kills import KIB, grown
 from .journal import size_of
+from .kills import KIB, grown
 from .model import Model
 from .mounts import Mount, cannot_mount
 from .processes import Child, Strace
@@ -39,7 +39,8 @@ def cut_down(folder: Path, kind: str, rounds: int, row: Row, engines: tuple[str,
             child.go()
             grown(follower.journal, draw.randrange(10, 400))
             time.sleep(draw.uniform(0, 0.01))
-            cut_at = size_of(follower.journal)  # before: while it is under way, xfs may say that it synced what it did not
+            # Before the call: while it is under way, xfs may say that it synced what it did not.
+            cut_at = size_of(follower.journal)
             mount.cut()
             time.sleep(0.05)  # the writer meets it
             child.kill()

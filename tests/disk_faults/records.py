@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -111,7 +112,7 @@ def _pages(name: int, most_bytes: int) -> Pages:
         whole = max(4096, whole // 4096 * 4096)
     cuts = [0, whole // 3, whole] if name % 3 == 0 and whole > 3 else [0, whole]
     content = np.frombuffer(random.bytes(whole), np.uint8)
-    return [np.ascontiguousarray(content[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [np.ascontiguousarray(content[a:b]) for a, b in pairwise(cuts)]
 
 
 def _parts(pages: Pages) -> tuple[Part, ...]:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hybridkv as hk
-from hybridkv.tiers import GetItem, TierStatus
 
 from .checker import Checker, Row
-from .journal import Ask, Journal, size_of
+from .journal import Journal, size_of
 from .kills import KIB, grown
 from .model import Model
 from .processes import Child, Strace, run
@@ -52,7 +51,7 @@ def deleted(folder: Path) -> Row:
     row = Row("directory deleted under a running tier")
     for engine in ("threads", "uring"):
         each = follower(row, folder / engine, engine)
-        if engine == "uring" and not _has_uring(folder):
+        if engine == "uring" and not has_uring(folder):
             row.notes.append("uring skipped: not to be had here")
             continue
 
@@ -127,7 +126,9 @@ def forbid_uring() -> None:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
-def _has_uring(folder: Path) -> bool:
+def has_uring(folder: Path) -> bool:
+    """Say whether io_uring is to be had here."""
+
     def body() -> None:
         Store(folder / "uring_there", 4 << 20, 1 << 20, "uring").open().close()
 
@@ -137,7 +138,7 @@ def _has_uring(folder: Path) -> bool:
 def without_uring(folder: Path, *, forbidden: bool = True) -> Row:
     """Forbid io_uring: the threads do its work, and who insists on it is told."""
     row = Row("io_uring forbidden") if forbidden else Row("io_uring not forbidden", must_find=("failed",))
-    if not _has_uring(folder):
+    if not has_uring(folder):
         row.skipped = "io_uring is not to be had here anyway"
         return row
     each = follower(row, folder / f"forbidden_{forbidden}", "auto")
@@ -170,7 +171,7 @@ def clocks(folder: Path) -> Row:
     for number, offset in enumerate((0, 3650 * days, 1 * days, 0)):
 
         def body(life: Callable[[], None], offset: int = offset) -> None:
-            os.unshare(os.CLONE_NEWTIME) if hasattr(os, "unshare") else _unshare_time()
+            _unshare_time()
             Path("/proc/self/timens_offsets").write_text(f"monotonic {offset} 0\n")
             moved = -time.monotonic()
             child = Child(lambda: _check_moved(moved, offset, life))  # the namespace is for children

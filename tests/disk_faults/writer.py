@@ -42,8 +42,7 @@ class Store:
 class History:
     """What a writer does: so many asks (0: until it is killed), so many at a time, drawn from a seed.
 
-    `early`: the journal hears of a durable put or a remove when it is asked, not when it is answered: the lie that a run
-    with its guard removed tells.
+    `early`: the journal hears that a durable put or a remove is OK when it is asked: the lie of a run without its guard.
     """
 
     seed: int
