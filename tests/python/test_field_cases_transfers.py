@@ -430,7 +430,9 @@ def test_FC_035_after_a_restart_the_exact_end_is_no_candidate_either() -> None:
 def test_FC_188_bytes_are_counted_by_group_and_a_full_store_is_full_of_content() -> None:
     sizes = [16384, 8192, 4096, 2048, 1024, 32768, 65536, 512, 24576]
     groups = [
-        hk.CacheGroup("g" * (i + 1), (KIND.COMPRESSED, KIND.INDEXER, KIND.WINDOW, KIND.TAIL)[i % 4], rule, page_bytes=size)
+        hk.CacheGroup(
+            "g" * (i + 1), (KIND.COMPRESSED, KIND.INDEXER, KIND.WINDOW, KIND.TAIL)[i % 4], rule, page_bytes=size
+        )
         for i, size in enumerate(sizes)
         for rule in [(hk.Prefix(), hk.Prefix(), hk.Window(UNIT + 1), hk.Checkpoint())[i % 4]]
     ]
