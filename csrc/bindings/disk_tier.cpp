@@ -4,8 +4,10 @@
 
 #include <pybind11/stl.h>
 
+#include "base/crc32c.h"
 #include "bindings/bindings.h"
 #include "bindings/tier_box.h"
+#include "tier/region.h"
 
 namespace py = pybind11;
 
@@ -47,6 +49,9 @@ py::tuple open_disk(const std::string& path, const Sizes& sizes, double keep_sha
 }  // namespace
 
 void bind_disk_tier(py::module_& m) {
+  m.attr("record_version") = record_version;
+  m.attr("store_version") = disk_layout_version;
+  m.def("crc32c_path", [] { return crc32c_name(crc32c_path()); });
   m.def("open_disk_tier", &open_disk, py::arg("path"), py::arg("sizes"), py::arg("keep_share"),
         py::arg("engine"), py::arg("direct"), py::arg("depth"), py::arg("admission"), py::arg("limits"));
 }

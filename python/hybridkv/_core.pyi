@@ -5,7 +5,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'reserve', 'restorable', 'restore', 'restore_loads', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'wait_transfers', 'worst_pages']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'crc32c_path', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'record_version', 'reserve', 'restorable', 'restore', 'restore_loads', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'store_version', 'wait_transfers', 'worst_pages']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple) -> KeyChain:
@@ -301,6 +301,8 @@ def cpu_level_choose(level: str) -> None:
     ...
 def cpu_level_supported(level: str) -> bool:
     ...
+def crc32c_path() -> str:
+    ...
 def cuda_facts() -> dict:
     ...
 def device_compress_tail(call: tuple, stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
@@ -364,3 +366,5 @@ def wait_transfers(cache: Cache, seconds: typing.SupportsFloat | typing.Supports
 def worst_pages(unit_tokens: typing.SupportsInt | typing.SupportsIndex, groups: list, max_tokens: typing.SupportsInt | typing.SupportsIndex, start_tokens: typing.SupportsInt | typing.SupportsIndex, step_tokens: typing.SupportsInt | typing.SupportsIndex, states: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
     ...
 key_profile: int = 1
+record_version: int = 1
+store_version: int = 1

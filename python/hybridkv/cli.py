@@ -338,7 +338,7 @@ def _run_verify(args: argparse.Namespace) -> int:
 def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="versions, key profile, format schema and CPU features",
+        help="versions of everything that is written down, and CPU features",
         description="Print what a report of a fault should contain.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -362,7 +362,7 @@ def doctor() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``hybridkv``, ``key_profile``, ``format_schema``, ``cpu_features``, ``cuda``, ``python``, ``numpy``,
+        ``hybridkv``, ``key_profile``, ``format_schema``, ``record_version``, ``store_version``, ``cpu_features``, ``cuda``, ``python``, ``numpy``,
         ``platform``.
     """
     from hybridkv import KvFormat, _core
@@ -372,7 +372,13 @@ def doctor() -> dict[str, Any]:
         "hybridkv": _version("hybridkv"),
         "key_profile": KEY_PROFILE,
         "format_schema": KvFormat("any", "any").schema,
-        "cpu_features": {"sha256": _core.sha256_path(), "kernels": _core.cpu_level()},
+        "record_version": _core.record_version,
+        "store_version": _core.store_version,
+        "cpu_features": {
+            "sha256": _core.sha256_path(),
+            "crc32c": _core.crc32c_path(),
+            "kernels": _core.cpu_level(),
+        },
         "cuda": _cuda(_core.cuda_facts()),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
