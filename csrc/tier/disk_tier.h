@@ -18,9 +18,10 @@ namespace hkv {
 enum class WriteAdmission : std::uint8_t { Always, SecondTouch, Budget };
 
 struct DiskOptions {
-  std::string path;                        // a directory of this tier alone
-  std::uint64_t capacity_bytes = 0;        // of all region files; whole regions, at least 4
-  std::uint64_t region_bytes = 64u << 20;  // of a new store; an old one keeps its own
+  std::string path;                  // a directory of this tier alone
+  std::uint64_t capacity_bytes = 0;  // of all region files; whole regions, at least 4
+  // Of a new store; an old one keeps its own. Each region is an open file: large stores want larger ones.
+  std::uint64_t region_bytes = 64u << 20;
   IoEngine engine = IoEngine::Auto;
   bool direct = true;      // around the page cache, where the file system can
   std::size_t depth = 16;  // requests at the device at a time

@@ -290,9 +290,7 @@ HKV_TEST("a record is durable only when what is older is, in other regions too")
   EXPECT(child->is(TierStatus::Ok));
 }
 
-HKV_TEST(
-    "at every moment of going round, what is pinned and durable survives, and what was removed does not come "
-    "back") {
+HKV_TEST("at every moment of going round, the pinned stays and the removed stays away") {
   DiskWorld world{SimulatedDisk()};
   world.open();
   const auto check = [&] {
