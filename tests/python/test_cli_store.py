@@ -231,6 +231,8 @@ def test_quarantine_removes_the_damaged_and_what_stands_on_it(store: Path, capsy
     for name, kind in ((2, RecordKind.BLOCK), (2, RecordKind.BOUNDARY)):
         file, offset = where(store, name, kind)
         flip(file, offset + UNIT)
+    file, offset = where(store, 1)
+    flip(file, offset + UNIT - 1)  # a fill: no reason to remove it
     code, document = call(capsys, "verify", store)
     assert (code, document["quarantined"]) == (1, None)
     assert (document["unreadable"], document["lost_with_them"]) == (2, 1)  # the boundary stands on the block
@@ -242,6 +244,7 @@ def test_quarantine_removes_the_damaged_and_what_stands_on_it(store: Path, capsy
         "removed": 3,
         "reclaimed": 0,
     }
+    flip(file, offset + UNIT - 1)
     code, document = call(capsys, "verify", store, "--quarantine")
     assert code == 0
     assert document["quarantined"] == {"asked": 0, "statuses": {}, "removed": 0, "reclaimed": 0}
@@ -447,8 +450,8 @@ def test_the_text_tells_what_the_object_does(store: Path, capsys: pytest.Capture
     assert f"DAMAGED {file.name} at 1,000: fill: content" in printed
     assert f"DAMAGED {file.name} at {offset:,}: block {key(2).digest.hex()}, 512 tokens" in printed
     assert f"  part 1 at {offset + UNIT + PARTS_AT[1]:,}: content" in printed
-    assert "1 records cannot be read any more; 2 that stand on them go with them" in printed
-    assert "quarantine: 1 OK; 3 records removed with what stood on them" in printed
+    assert "1 record cannot be read any more; 2 that stand on such go with them" in printed
+    assert "quarantine: 1 OK; 3 records removed, with what stood on them" in printed
     assert printed.endswith("NOT SOUND\n")
 
 
