@@ -286,7 +286,10 @@ def test_the_cpp_harness_refuses_to_run_no_test(tmp_path: Path) -> None:
     assert run_cpp(tmp_path, 'HKV_TEST("a") {}', "b").returncode == 2
 
 
-RUN = ("README.md", "docs/running-requests.md", "docs/kernels.md", "docs/kernels-reference.md", "docs/windows.md")
+RUN = (
+    "README.md", "docs/disk-tier.md", "docs/running-requests.md", "docs/kernels.md", "docs/kernels-reference.md",
+    "docs/windows.md",
+)  # fmt: skip
 BLOCKS = [(name, *block) for name in RUN for block in documents.code_blocks(ROOT / name)]
 
 

@@ -3,6 +3,7 @@
 #include "tier/store_walk.h"
 
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <mutex>
@@ -52,6 +53,12 @@ class StoreWalkBox {
   StoreWalkBox(const std::string& path, int engine, bool direct, std::size_t depth) {
     without_gil([&] { walk_ = open_store_walk(path, static_cast<IoEngine>(engine), direct, depth); });
   }
+  ~StoreWalkBox() {
+    if (::getpid() != process_)
+      walk_.release();  // NOLINT: behind a fork its threads are gone; leaked on purpose
+  }
+  StoreWalkBox(const StoreWalkBox&) = delete;
+  StoreWalkBox& operator=(const StoreWalkBox&) = delete;
 
   py::tuple superblock() const {
     const std::lock_guard lock(mutex_);
@@ -114,6 +121,7 @@ class StoreWalkBox {
     return here().lost_with(all);
   }
   void close() {
+    if (::getpid() != process_) return;
     without_gil([&] {
       const std::lock_guard lock(mutex_);
       walk_.reset();
@@ -122,12 +130,16 @@ class StoreWalkBox {
 
  private:
   StoreWalk& here() const {
+    if (::getpid() != process_) {
+      throw Error(ErrorCode::Closed, "store", "one that was opened by this process", "another process's");
+    }
     if (walk_ == nullptr) throw Error(ErrorCode::Closed, "store", "an open one", "one that was closed");
     return *walk_;
   }
 
   mutable std::mutex mutex_;
   std::unique_ptr<StoreWalk> walk_;
+  const pid_t process_ = ::getpid();
 };
 
 }  // namespace

@@ -330,7 +330,7 @@ def verify_text(document: Json) -> str:
     lines = [
         *_head_lines(document),
         f"read {read:,} bytes in {seconds:.2f} s, {document['bytes_per_second'] / 1e9:.2f} GB/s: "
-        f"{document['records']:,} records, {document['live']:,} of them can be asked for",
+        f"{_records(document['records'])}, {document['live']:,} of them can be asked for",
     ]
     left = document["leftovers"]
     if left["torn"] or left["stale"]:
@@ -344,12 +344,12 @@ def verify_text(document: Json) -> str:
         lines += _damaged_lines(record)
     if document["unreadable"]:
         lines += [
-            f"{document['unreadable']:,} records cannot be read any more; {document['lost_with_them']:,} that stand on "
-            "them go with them"
+            f"{_records(document['unreadable'])} cannot be read any more; {document['lost_with_them']:,} that stand on "
+            "such go with them"
         ]
     if done := document["quarantined"]:
         statuses = ", ".join(f"{count:,} {name}" for name, count in done["statuses"].items()) or "nothing to do"
-        lines += [f"quarantine: {statuses}; {done['removed']:,} records removed with what stood on them"]
+        lines += [f"quarantine: {statuses}; {_records(done['removed'])} removed, with what stood on them"]
         if done["reclaimed"]:
             lines += [f"  {done['reclaimed']:,} others made room for the tombstones: the file system is full"]
     lines += ["sound" if document["sound"] else "NOT SOUND"]
@@ -408,7 +408,11 @@ def _damaged_lines(record: Json) -> Iterator[str]:
     if record["standing"] == "live" and record["readable"]:
         yield "  no content is touched"
     elif record["takes_along"]:
-        yield f"  {record['takes_along']:,} records stand on it"
+        yield f"  above it: {_records(record['takes_along'])}"
+
+
+def _records(number: int) -> str:
+    return f"{number:,} record" + "s" * (number != 1)
 
 
 def _flaw_text(flaw: Json) -> str:

@@ -3,38 +3,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import hybridkv as hk
 from hybridkv import cli, store_report
 from hybridkv.tiers import GetItem, RecordKind, Store
-from tier_support import FORMAT, Asker, key, parts, record, room
-
-REGION = 64 << 10
-UNIT = 4096
-SIZES = (64, 4096, 100)  # of a record's parts: 3 units with its envelope
-PARTS_AT = (0, 64, 64 + 4096)  # in its payload
-
-
-def open_tier(path: Path, regions: int = 8) -> hk.DiskTier:
-    return hk.DiskTier(path, regions * REGION, region_bytes=REGION)
-
-
-def fill(ask: Asker) -> None:
-    """Blocks 1 to 3 one above the other, a boundary on 2, and 4, which is removed again with 5 above it."""
-    for name in range(1, 6):
-        below = key(name - 1).digest if name > 1 else None
-        item = record(name, tokens=256 * name, parent=below, pinned=name == 1, identity=b"i" * 16, flags=name)
-        assert ask.put(item) == "OK"
-    assert ask.put(record(2, kind=RecordKind.BOUNDARY, tokens=512, parent=key(2).digest)) == "OK"
-    assert ask.remove(key(4)) == "OK"
+from store_support import (
+    PARTS_AT,
+    REGION,
+    SIZES,
+    UNIT,
+    call,
+    content,
+    fill,
+    flip,
+    make_newer,
+    open_tier,
+    statuses,
+    where,
+)
+from tier_support import FORMAT, Asker, key, record
 
 
 @pytest.fixture(scope="module")
@@ -55,43 +48,6 @@ def store(made: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def crashed(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "crashed", tmp_path / "crashed"))
-
-
-def call(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, Any]:
-    code = cli.main([*map(str, argv), "--json"])
-    printed = capsys.readouterr()
-    return code, json.loads(printed.out) if printed.out else printed.err
-
-
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 0x10
-    path.write_bytes(data)
-
-
-def content(path: Path) -> dict[str, tuple[bytes, int]]:
-    return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
-
-
-def where(path: Path, name: int, kind: RecordKind = RecordKind.BLOCK) -> tuple[Path, int]:
-    """Region file and offset of a record."""
-    with Store(path) as opened:
-        for region in opened.regions():
-            for found in region.records:
-                if found.key == key(name, kind) and found.standing != "tombstone":
-                    return path / region.file, found.offset
-    raise AssertionError(f"no record {name}")
-
-
-def statuses(path: Path) -> dict[tuple[int, str], str]:
-    """What a tier answers to a get of each record that it has, or had."""
-    out = {}
-    with open_tier(path) as tier:
-        ask = Asker(tier)
-        for name, kind in [(name, RecordKind.BLOCK) for name in range(5, 0, -1)] + [(2, RecordKind.BOUNDARY)]:
-            report = ask.last(tier.get([GetItem(key(name, kind), parts(room()))]))
-            out[name, kind.name.lower()] = report.status.name
-    return out
 
 
 def test_inspect_counts_what_is_there_and_every_byte(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,6 +187,8 @@ def test_quarantine_removes_the_damaged_and_what_stands_on_it(store: Path, capsy
     for name, kind in ((2, RecordKind.BLOCK), (2, RecordKind.BOUNDARY)):
         file, offset = where(store, name, kind)
         flip(file, offset + UNIT)
+    file, offset = where(store, 1)
+    flip(file, offset + UNIT - 1)  # a fill: no reason to remove it
     code, document = call(capsys, "verify", store)
     assert (code, document["quarantined"]) == (1, None)
     assert (document["unreadable"], document["lost_with_them"]) == (2, 1)  # the boundary stands on the block
@@ -242,6 +200,7 @@ def test_quarantine_removes_the_damaged_and_what_stands_on_it(store: Path, capsy
         "removed": 3,
         "reclaimed": 0,
     }
+    flip(file, offset + UNIT - 1)
     code, document = call(capsys, "verify", store, "--quarantine")
     assert code == 0
     assert document["quarantined"] == {"asked": 0, "statuses": {}, "removed": 0, "reclaimed": 0}
@@ -354,28 +313,11 @@ def test_a_store_that_is_open_elsewhere_is_refused(
     assert call(capsys, command, store)[0] == 0
 
 
-def _crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def _newer(store: Path) -> Path:
-    data = bytearray((store / "superblock").read_bytes())
-    data[4:8] = (2).to_bytes(4, "little")
-    data[32:36] = _crc32c(data[:32]).to_bytes(4, "little")
-    (store / "superblock").write_bytes(data)
-    return store
-
-
 NO_STORES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "absent": (lambda store: store / "nowhere", "expected the directory of a store, got "),
     "a file": (lambda store: store / "superblock", "superblock: no directory"),
     "empty": (lambda store: _made(store.parent / "empty"), "empty: a directory without a superblock"),
-    "newer": (_newer, "expected a store of layout version 1 or older, got version 2"),
+    "newer": (make_newer, "expected a store of layout version 1 or older, got version 2"),
 }
 
 
@@ -447,8 +389,8 @@ def test_the_text_tells_what_the_object_does(store: Path, capsys: pytest.Capture
     assert f"DAMAGED {file.name} at 1,000: fill: content" in printed
     assert f"DAMAGED {file.name} at {offset:,}: block {key(2).digest.hex()}, 512 tokens" in printed
     assert f"  part 1 at {offset + UNIT + PARTS_AT[1]:,}: content" in printed
-    assert "1 records cannot be read any more; 2 that stand on them go with them" in printed
-    assert "quarantine: 1 OK; 3 records removed with what stood on them" in printed
+    assert "1 record cannot be read any more; 2 that stand on such go with them" in printed
+    assert "quarantine: 1 OK; 3 records removed, with what stood on them" in printed
     assert printed.endswith("NOT SOUND\n")
 
 
@@ -497,3 +439,19 @@ def test_a_step_is_a_region(store: Path) -> None:
     with pytest.raises(hk.Closed):
         list(opened.regions())
     opened.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside the threads of its reads, which it is about
+def test_a_fork_leaves_the_store_to_the_parent(store: Path) -> None:
+    with Store(store, engine="threads") as opened:
+        child = os.fork()
+        if child == 0:
+            try:
+                len(opened)
+            except hk.Closed:
+                opened.close()
+                del opened
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert sum(len(region.records) for region in opened.regions(every_byte=True)) == 7

@@ -469,7 +469,9 @@ HKV_TEST("a walk says of each record what an opener finds, after every history, 
     world.wait(world.put(round, round % 5 == 0 ? -1 : round - 1, round % 3 == 0));
     if (round % 7 == 6) world.wait(world.remove(round - 2));
     world.settle();
-    auto io = std::make_unique<SimulatedIo>(world.io.disk(), 4);
+    SimulatedDisk disk = world.io.disk();
+    disk.create(superblock_draft_name);  // of a crash
+    auto io = std::make_unique<SimulatedIo>(disk, 4);
     SimulatedIo& seen = *io;
     StoreWalk walk(std::move(io), "simulated");
     std::uint64_t live = 0;
@@ -479,8 +481,10 @@ HKV_TEST("a walk says of each record what an opener finds, after every history, 
         EXPECT(record.flaws.empty());
       }
     }
+    using What = SimulatedCall::What;
     for (const SimulatedCall& call : seen.log()) {
-      EXPECT(call.what != SimulatedCall::What::Submit || call.op == IoRequest::Op::Read);
+      EXPECT(call.what != What::Submit || call.op == IoRequest::Op::Read);
+      EXPECT(call.what != What::Create && call.what != What::Remove && call.what != What::Rename);
     }
     DiskWorld next(world.io.disk(), world_options(16));
     next.open();
