@@ -37,7 +37,6 @@ PIECE = 4 << 20  # of raw reads and writes
 DEPTH = 8  # of them at a time
 PAINT = 0xEE
 TIMEOUT_S = 600.0  # the machine may be busy; this measures, it does not serve
-MOST_RAW_WRITE = 1 << 30  # a raw write of as much tells the rate
 
 
 class Meter:
@@ -213,7 +212,7 @@ def raw_write(folder: Path, size: int) -> dict[str, float]:
     """Write a preallocated file durably, and remove it."""
     path = folder / "raw"
     try:
-        return _moved(path, os.O_RDWR | os.O_CREAT, -(-min(size, MOST_RAW_WRITE) // 4096) * 4096, os.pwritev)
+        return _moved(path, os.O_RDWR | os.O_CREAT, -(-size // 4096) * 4096, os.pwritev)
     finally:
         path.unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +148,7 @@ def _run_demo(args: argparse.Namespace) -> int:
     for path in args.trace or ():
         if not path.is_file():
             raise ArgumentError("trace", "a file", f"{path}: No such file")
-    run = {
+    run: dict[str, Callable[[], parts.Part]] = {
         "models": lambda: parts.models_part(_picture(args), shown=not args.json),
         "traces": lambda: parts.traces_part(args.trace, options, version=_version("hybridkv"), shown=not args.json),
         "faults": parts.faults_part,

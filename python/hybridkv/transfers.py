@@ -291,17 +291,21 @@ class Tiered(Running):
         ArgumentError, OutOfPages, Closed
             As :meth:`restore`.
         """
-        plan = self._tier_plan(keys, timeout_s)
+        self._ask_tier(keys, timeout_s)
+        plan = self._tier_plan(keys)
         return None if plan is None else self.restore(plan, prefetch=True, timeout_s=timeout_s)
 
-    def _tier_plan(self, keys: BlockKeys, timeout_s: float) -> Plan | None:
-        """Return what a restore would make usable beyond what is; None: nothing, or the tier was asked just now."""
-        core_keys = self._tier_keys(keys)
-        asked = _core.ask_tier(self._core, core_keys, duration(timeout_s))
-        tokens = _core.restorable(self._core, core_keys, keys.tokens)
-        if not tokens or asked:
-            return None
-        return Plan(restore_tokens=tokens, _keys=keys, _cache=self)
+    def _ask_tier(self, keys: BlockKeys, timeout_s: float) -> bool:
+        """Ask a tier that has no index for what it is not known to have; say whether there was such a thing.
+
+        What it does not have stays unknown, so that this is true of every prompt that goes beyond what is stored.
+        """
+        return bool(_core.ask_tier(self._core, self._tier_keys(keys), duration(timeout_s)))
+
+    def _tier_plan(self, keys: BlockKeys) -> Plan | None:
+        """Return what a restore would make usable beyond what is, as far as the tier is known to have it."""
+        tokens = _core.restorable(self._core, self._tier_keys(keys), keys.tokens)
+        return Plan(restore_tokens=tokens, _keys=keys, _cache=self) if tokens else None
 
     def _kept_boundaries(self, keys: _core.KeyChain, tokens: int) -> list[int]:
         """Return the usable lengths whose states are stored: an end is where the sequence ends, as far as it can."""

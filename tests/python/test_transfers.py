@@ -370,6 +370,10 @@ def test_a_store_without_an_index_is_asked_once() -> None:
     transfer = reader.cache.prefetch(keys)
     assert transfer is not None and transfer.result(10).ok
     assert reader.reuse(keys) == 8
+    reader.forget(keys)
+    longer = reader.keys(21)  # of which the store has never had the rest
+    transfer = reader.cache.prefetch(longer)
+    assert transfer is not None and transfer.result(10).tokens == 8
     reader.cache.close()
     again.close()
 

@@ -95,20 +95,24 @@ class DiskResult:
         return "; ".join(f"{self.model}: {what}" for what in found)
 
 
-def run_disk(folder: Path | None = None, *, shown: bool = False) -> list[DiskResult]:
+def run_disk(
+    folder: Path | None = None, *, speakers: Sequence[str] = tuple(SPEAKERS), shown: bool = False
+) -> list[DiskResult]:
     """Talk, kill, damage, resume, compare.
 
     Parameters
     ----------
     folder : Path, optional
         Where the stores go and stay; new or empty. Default: a temporary one.
+    speakers : sequence of str
+        Of :data:`~hybridkv.demo.disk_life.SPEAKERS`. Default: all.
     shown : bool
         Whether to show a progress bar on a terminal.
 
     Returns
     -------
     list of DiskResult
-        In the order of :data:`~hybridkv.demo.disk_life.SPEAKERS`.
+        In the order of the speakers.
 
     Raises
     ------
@@ -119,8 +123,8 @@ def run_disk(folder: Path | None = None, *, shown: bool = False) -> list[DiskRes
     turns = 2 + len(order_of_requests(talks())) + len(talks())
     with one_thread(), _folder(folder) as base:
         results = []
-        for key, speaker in SPEAKERS.items():
-            with progress(speaker.name, turns, shown=shown) as step:
+        for key in speakers:
+            with progress(SPEAKERS[key].name, turns, shown=shown) as step:
                 before = _first_process(key, base / key)
                 step()
                 results.append(_second_life(key, base / key, before, step))
@@ -168,13 +172,15 @@ def _second_life(key: str, store: Path, before: dict[str, Any], step: Callable[[
             said, row = answer(reuse.generate, prompt), reuse.last_rows[0]
             assert row.loaded is not None
             scratch = answer(model.generate, prompt)
+            kind, damaged_tokens = damaged.get(conversation.name, (None, 0))
             turn = Resumed(
                 conversation.name,
                 prompt.size,
                 row.loaded.tokens,
                 row.loaded.bytes,
                 prompt.size - row.usable,
-                *damaged.get(conversation.name, (None, 0)),
+                kind,
+                damaged_tokens,
                 tuple(row.loaded.refused),
                 _same_bits(said, from_nothing[number][-1]),
                 said.tokens == scratch.tokens,

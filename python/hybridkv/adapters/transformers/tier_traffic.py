@@ -12,7 +12,6 @@ from hybridkv.adapters.transformers.store import Store
 from hybridkv.cache import HybridCache
 from hybridkv.errors import OutOfPages
 from hybridkv.keys import BlockKeys
-from hybridkv.tiers import TierAdapter
 from hybridkv.transfers import Transfer, TransferResult
 from hybridkv.verdict import Why
 
@@ -172,11 +171,11 @@ class TierTraffic:
         return told
 
     def _begin(self, keys: BlockKeys) -> tuple[int, Transfer] | None:
-        plan = self._cache._tier_plan(keys, self._timeout_s)
-        if plan is None and isinstance(self._cache.tier, TierAdapter):
-            self._cache.tier.drain(self._timeout_s)  # the answer to what was asked just now
+        tier = self._cache.tier
+        if tier is not None and self._cache._ask_tier(keys, self._timeout_s):
+            tier.drain(self._timeout_s)
             self._cache.poll()
-            plan = self._cache._tier_plan(keys, self._timeout_s)
+        plan = self._cache._tier_plan(keys)
         if plan is None:
             return None
         while True:
