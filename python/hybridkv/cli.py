@@ -362,8 +362,8 @@ def doctor() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``hybridkv``, ``key_profile``, ``format_schema``, ``record_version``, ``store_version``, ``cpu_features``, ``cuda``, ``python``, ``numpy``,
-        ``platform``.
+        ``hybridkv``, ``key_profile``, ``format_schema``, ``record_version``, ``store_version``, ``cpu_features``,
+        ``cuda``, ``python``, ``numpy``, ``platform``.
     """
     from hybridkv import KvFormat, _core
     from hybridkv.keys import KEY_PROFILE
