@@ -236,6 +236,22 @@ def test_a_truncated_region(store: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert statuses(store)[2, "block"] == "MISS"
 
 
+def test_a_region_that_ends_in_a_fill_cannot_be_read_there(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, offset = where(store, 2)
+    os.truncate(file, offset + UNIT + sum(SIZES) + 10)
+    code, document = call(capsys, "verify", store)
+    assert code == 1
+    (found,) = document["damaged"]
+    assert (found["standing"], found["readable"]) == ("live", False)
+    assert [(flaw["at"], flaw["damage"]) for flaw in found["flaws"]] == [("fill", "short")]
+    _, document = call(capsys, "inspect", store)
+    (region,) = [region for region in document["regions"] if region["file"] == file.name]
+    sizes = dict(region["bytes"])
+    assert sizes.pop("total") == sum(sizes.values()) == offset + UNIT + sum(SIZES) + 10
+    assert sizes["free"] == 0
+    assert statuses(store)[2, "block"] == "CORRUPT"
+
+
 def test_files_that_are_not_the_stores(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     with open_tier(other) as tier:

@@ -8,8 +8,9 @@ from seeded_bugs import Bug
 READ_ONLY, STREAM = "csrc/tier/read_only_io.h", "csrc/tier/region_stream.cpp"
 CHECK, WALK = "csrc/tier/region_check.cpp", "csrc/tier/store_walk.cpp"
 REPORT, TEST = "python/hybridkv/store_report.py", "tests/python/test_cli_store.py"
-STORE = "tier.disk_store_test"
+PROGRAM = "tier.disk_index_test"
 HISTORY, BIT, DEVICE = "a walk says of each record", "a flipped bit is a flaw", "where nothing can be read"
+AHEAD = "wherever chunks that are read ahead"
 
 BUGS = [
     Bug(
@@ -18,7 +19,7 @@ BUGS = [
         READ_ONLY,
         "int remove(const std::string&) override { return -EROFS; }",
         "int remove(const std::string& name) override { return io_.remove(name); }",
-        STORE,
+        PROGRAM,
         HISTORY,
     ),
     Bug(
@@ -27,7 +28,7 @@ BUGS = [
         CHECK,
         "if (!wrong(flaw) && crc != parts[i].crc) {",
         "if (!wrong(flaw) && crc != parts[i].crc && i > 1) {",
-        STORE,
+        PROGRAM,
         BIT,
     ),
     Bug(
@@ -36,7 +37,7 @@ BUGS = [
         CHECK,
         "if (at == piece.count || wrong(set)) return;",
         "if (at != piece.count || wrong(set)) return;",
-        STORE,
+        PROGRAM,
         BIT,
     ),
     Bug(
@@ -45,7 +46,7 @@ BUGS = [
         WALK,
         "if (!trailer && first_set(last) == last.size()) return;",
         "if (!trailer) return;",
-        STORE,
+        PROGRAM,
         BIT,
     ),
     Bug(
@@ -54,7 +55,7 @@ BUGS = [
         WALK,
         "if (below == none_u32) lost += index_->tree_size(n, none_u32);",
         "lost += index_->tree_size(n, none_u32);",
-        STORE,
+        PROGRAM,
         DEVICE,
     ),
     Bug(
@@ -63,7 +64,7 @@ BUGS = [
         STREAM,
         "  if (from->whole()) {\n",
         "  if (from->done) {\n",
-        STORE,
+        PROGRAM,
         DEVICE,
     ),
     Bug(
@@ -72,8 +73,17 @@ BUGS = [
         STREAM,
         "  if (!from->whole()) {\n",
         "  if (!from->done) {\n",
-        STORE,
+        PROGRAM,
         DEVICE,
+    ),
+    Bug(
+        "chunk read into too early",
+        "the chunk that is being looked at is read into again",
+        STREAM,
+        "given_up_to_ < at_ / chunk_bytes; ++",
+        "given_up_to_ <= at_ / chunk_bytes; ++",
+        PROGRAM,
+        AHEAD,
     ),
     Bug(
         "damage beside records ignored",
@@ -105,6 +115,6 @@ BUGS = [
         "python/hybridkv/tiers/store.py",
         "return max(0, min(record.offset + record.bytes, self.bytes) - record.offset)",
         "return record.bytes",
-        f"{TEST}::test_a_truncated_region",
+        f"{TEST}::test_a_region_that_ends_in_a_fill_cannot_be_read_there",
     ),
 ]

@@ -85,8 +85,11 @@ class StoredRecord:
 
     @property
     def readable(self) -> bool:
-        """Whether nothing of what a get would compare is wrong, as far as it was read."""
-        return all(flaw.at == "fill" for flaw in self.flaws)
+        """Whether nothing of what a get reads and compares is wrong, as far as it was read here.
+
+        A get reads whole units, so a fill has to be there, whatever is in it.
+        """
+        return all(flaw.at == "fill" and flaw.damage == "content" for flaw in self.flaws)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a disk tier against a model, beside readers; and the bytes of superblock, header and footer.
+// The index of a disk tier against a model, beside readers; the bytes of superblock, header and footer; and a store
+// looked at from outside.
 #include "tier/disk_index.h"
 
 #include <map>
@@ -8,7 +9,9 @@
 #include <thread>
 
 #include "testing.h"
+#include "tier/disk_world.h"
 #include "tier/region.h"
+#include "tier/store_walk.h"
 
 namespace hkv {
 namespace {
@@ -251,6 +254,133 @@ HKV_TEST("names of region files, and what is none") {
        {"", "superblock", "00001.region", "0000010.region", "00000a.region", "000001.regions",
         "000001.region-", "000001.region-0", "000001.region-01", "000001.region-x", "000001.region.bak"}) {
     EXPECT(!read_region_name(other));
+  }
+}
+
+// ---- looked at from outside -----------------------------------------------------------------
+
+std::unique_ptr<StoreWalk> walk_of(const SimulatedDisk& disk) {
+  return std::make_unique<StoreWalk>(std::make_unique<SimulatedIo>(disk, 4), "simulated");
+}
+
+// Three blocks and a boundary on the second in region 0, sealed.
+SimulatedDisk four_records() {
+  DiskWorld world{SimulatedDisk()};
+  world.open();
+  for (const int key : {1, 2, 3})
+    EXPECT_EQ(world.wait(world.put(key, key - 2 < 0 ? -1 : key - 1)), TierStatus::Ok);
+  EXPECT_EQ(world.wait(world.put(102, 2)), TierStatus::Ok);
+  EXPECT(world.close());
+  return world.io.disk();
+}
+
+HKV_TEST("a walk says of each record what an opener finds, after every history, and writes nothing") {
+  DiskWorld world{SimulatedDisk()};
+  world.open();
+  for (int round = 0; round < 24; ++round) {
+    world.wait(world.put(round, round % 5 == 0 ? -1 : round - 1, round % 3 == 0));
+    if (round % 7 == 6) world.wait(world.remove(round - 2));
+    world.settle();
+    SimulatedDisk disk = world.io.disk();
+    disk.create(superblock_draft_name);  // of a crash
+    auto io = std::make_unique<SimulatedIo>(disk, 4);
+    SimulatedIo& seen = *io;
+    StoreWalk walk(std::move(io), "simulated");
+    std::uint64_t live = 0;
+    for (std::size_t at = 0; at < walk.regions(); ++at) {
+      for (const WalkedRecord& record : walk.read(at, true).records) {
+        live += record.standing == Standing::Live;
+        EXPECT(record.flaws.empty());
+      }
+    }
+    using What = SimulatedCall::What;
+    for (const SimulatedCall& call : seen.log()) {
+      EXPECT(call.what != What::Submit || call.op == IoRequest::Op::Read);
+      EXPECT(call.what != What::Create && call.what != What::Remove && call.what != What::Rename);
+    }
+    DiskWorld next(world.io.disk(), world_options(16));
+    next.open();
+    EXPECT_EQ(live, next.index->records());
+    EXPECT_EQ(walk.recovered().removed, next.recovered.removed);
+  }
+}
+
+HKV_TEST("a flipped bit is a flaw wherever something was written, and nowhere else") {
+  const SimulatedDisk disk = four_records();
+  const std::uint64_t end = region_header_bytes + 4 * 3 * disk_unit, footer = world_region_bytes - disk_unit;
+  for (std::uint64_t at = 0; at < world_region_bytes; at += 61) {
+    SimulatedDisk rotten = disk;
+    rotten.rot("000000.region", at, 3);
+    const WalkedRegion region = walk_of(rotten)->read(0, true);
+    std::size_t flaws = region.flaws.size();
+    for (const WalkedRecord& record : region.records) {
+      flaws += record.flaws.size();
+      const bool there = record.offset <= at && at < record.offset + record.bytes;
+      EXPECT_EQ(record.flaws.empty(), !there);
+    }
+    EXPECT_EQ(region.records.size(), 4u);
+    EXPECT_EQ(flaws, at < end || at >= footer ? 1u : 0u);
+  }
+}
+
+HKV_TEST(
+    "what stands on a flawed record is counted once; where nothing can be read all is told, and nothing "
+    "more") {
+  const SimulatedDisk disk = four_records();
+  const RecordKey both[] = {world_key(2), world_key(102)};
+  EXPECT_EQ(walk_of(disk)->lost_with(both), 3u);  // with block 3
+  for (const std::size_t failures : {2u, 4u, 1000u}) {
+    auto io = std::make_unique<SimulatedIo>(disk, 4);
+    SimulatedIo& device = *io;
+    StoreWalk walk(std::move(io), "simulated");
+    const std::size_t before = device.calls();
+    EXPECT(walk.read(0, true).flaws.empty());
+    const std::size_t reads_of_lists = 6;  // header, tail, footer: submit and wait
+    SimulatedFault fault;
+    fault.value = EIO;
+    fault.only = SimulatedFault::Only::Read;
+    fault.first = device.calls() + (device.log()[before].what == SimulatedCall::What::Size) + reads_of_lists;
+    fault.times = failures;
+    device.add(fault);
+    const WalkedRegion region = walk.read(0, true);
+    // A chunk is tried twice, then each unit of it: of four failures two are the first unit's, the header's.
+    EXPECT_EQ(region.flaws.size(), failures == 2 ? 0u : failures == 4 ? 1u : 2u);
+    for (const Flaw& flaw : region.flaws) EXPECT_EQ(flaw.error, EIO);
+    for (const WalkedRecord& record : region.records) {
+      EXPECT_EQ(record.flaws.size(), failures == 1000 ? 1u : 0u);
+      if (!record.flaws.empty()) EXPECT_EQ(record.flaws.front().error, EIO);
+    }
+  }
+}
+
+HKV_TEST("a flaw is told of its own record, wherever chunks that are read ahead begin and end") {
+  DiskOptions options = world_options();
+  options.region_bytes = 11 << 20;
+  options.capacity_bytes = 4 * options.region_bytes;
+  DiskWorld world(SimulatedDisk(), options);
+  world.open();
+  const std::size_t bytes = (1 << 20) - 5000;
+  for (int key = 0; key < 10; ++key) {
+    EXPECT_EQ(world.wait(world.put(key, -1, false, false, 7, bytes)), TierStatus::Ok);
+  }
+  EXPECT(world.close());
+  const auto flawed = [](const SimulatedDisk& disk) {
+    std::vector<std::size_t> out;
+    const WalkedRegion region = walk_of(disk)->read(0, true);
+    EXPECT_EQ(region.records.size(), std::size_t{10});
+    for (std::size_t i = 0; i < region.records.size(); ++i) {
+      if (!region.records[i].flaws.empty()) out.push_back(i);
+    }
+    return out;
+  };
+  EXPECT(flawed(world.io.disk()).empty());
+  const std::uint64_t whole = record_bytes(2, bytes);
+  for (std::size_t i = 0; i < 10; ++i) {
+    for (const std::uint64_t within : {std::uint64_t{0}, std::uint64_t{disk_unit}, whole / 2, whole - 1}) {
+      SimulatedDisk rotten = world.io.disk();
+      rotten.rot("000000.region", region_header_bytes + i * whole + within, 6);
+      EXPECT(flawed(rotten) == std::vector<std::size_t>{i});
+    }
   }
 }
 

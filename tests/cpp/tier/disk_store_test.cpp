@@ -2,7 +2,6 @@
 // The disk store step by step over a simulated disk, without faults and with the ones that an option or a file makes.
 #include "testing.h"
 #include "tier/disk_world.h"
-#include "tier/store_walk.h"
 
 namespace hkv {
 namespace {
@@ -246,8 +245,7 @@ HKV_TEST(
   EXPECT(again.here(1) && again.here(2));
 }
 
-HKV_TEST(
-    "what a failed sync made doubtful counts no more for the next opener, whatever the system shows it") {
+HKV_TEST("what a failed sync made doubtful counts no more for the next opener, whatever the system shows it") {
   DiskWorld world{SimulatedDisk()};
   world.open();
   EXPECT_EQ(world.wait(world.put(1, -1, true)), TierStatus::Ok);
@@ -443,102 +441,6 @@ HKV_TEST("a sound record of another life, key or place is not taken for the one 
   EXPECT_EQ(second->damage, Damage::Foreign);
   EXPECT(third->is(TierStatus::Ok));
   EXPECT(!world.here(1) && !world.here(2) && world.here(3));
-}
-
-// ---- looked at from outside -----------------------------------------------------------------
-
-std::unique_ptr<StoreWalk> walk_of(const SimulatedDisk& disk) {
-  return std::make_unique<StoreWalk>(std::make_unique<SimulatedIo>(disk, 4), "simulated");
-}
-
-// Three blocks and a boundary on the second in region 0, sealed.
-SimulatedDisk four_records() {
-  DiskWorld world{SimulatedDisk()};
-  world.open();
-  for (const int key : {1, 2, 3})
-    EXPECT_EQ(world.wait(world.put(key, key - 2 < 0 ? -1 : key - 1)), TierStatus::Ok);
-  EXPECT_EQ(world.wait(world.put(102, 2)), TierStatus::Ok);
-  EXPECT(world.close());
-  return world.io.disk();
-}
-
-HKV_TEST("a walk says of each record what an opener finds, after every history, and writes nothing") {
-  DiskWorld world{SimulatedDisk()};
-  world.open();
-  for (int round = 0; round < 24; ++round) {
-    world.wait(world.put(round, round % 5 == 0 ? -1 : round - 1, round % 3 == 0));
-    if (round % 7 == 6) world.wait(world.remove(round - 2));
-    world.settle();
-    SimulatedDisk disk = world.io.disk();
-    disk.create(superblock_draft_name);  // of a crash
-    auto io = std::make_unique<SimulatedIo>(disk, 4);
-    SimulatedIo& seen = *io;
-    StoreWalk walk(std::move(io), "simulated");
-    std::uint64_t live = 0;
-    for (std::size_t at = 0; at < walk.regions(); ++at) {
-      for (const WalkedRecord& record : walk.read(at, true).records) {
-        live += record.standing == Standing::Live;
-        EXPECT(record.flaws.empty());
-      }
-    }
-    using What = SimulatedCall::What;
-    for (const SimulatedCall& call : seen.log()) {
-      EXPECT(call.what != What::Submit || call.op == IoRequest::Op::Read);
-      EXPECT(call.what != What::Create && call.what != What::Remove && call.what != What::Rename);
-    }
-    DiskWorld next(world.io.disk(), world_options(16));
-    next.open();
-    EXPECT_EQ(live, next.index->records());
-    EXPECT_EQ(walk.recovered().removed, next.recovered.removed);
-  }
-}
-
-HKV_TEST("a flipped bit is a flaw wherever something was written, and nowhere else") {
-  const SimulatedDisk disk = four_records();
-  const std::uint64_t end = region_header_bytes + 4 * 3 * disk_unit, footer = world_region_bytes - disk_unit;
-  for (std::uint64_t at = 0; at < world_region_bytes; at += 61) {
-    SimulatedDisk rotten = disk;
-    rotten.rot("000000.region", at, 3);
-    const WalkedRegion region = walk_of(rotten)->read(0, true);
-    std::size_t flaws = region.flaws.size();
-    for (const WalkedRecord& record : region.records) {
-      flaws += record.flaws.size();
-      const bool there = record.offset <= at && at < record.offset + record.bytes;
-      EXPECT_EQ(record.flaws.empty(), !there);
-    }
-    EXPECT_EQ(region.records.size(), 4u);
-    EXPECT_EQ(flaws, at < end || at >= footer ? 1u : 0u);
-  }
-}
-
-HKV_TEST(
-    "what stands on a flawed record is counted once; where nothing can be read all is told, and nothing "
-    "more") {
-  const SimulatedDisk disk = four_records();
-  const RecordKey both[] = {world_key(2), world_key(102)};
-  EXPECT_EQ(walk_of(disk)->lost_with(both), 3u);  // with block 3
-  for (const std::size_t failures : {2u, 4u, 1000u}) {
-    auto io = std::make_unique<SimulatedIo>(disk, 4);
-    SimulatedIo& device = *io;
-    StoreWalk walk(std::move(io), "simulated");
-    const std::size_t before = device.calls();
-    EXPECT(walk.read(0, true).flaws.empty());
-    const std::size_t reads_of_lists = 6;  // header, tail, footer: submit and wait
-    SimulatedFault fault;
-    fault.value = EIO;
-    fault.only = SimulatedFault::Only::Read;
-    fault.first = device.calls() + (device.log()[before].what == SimulatedCall::What::Size) + reads_of_lists;
-    fault.times = failures;
-    device.add(fault);
-    const WalkedRegion region = walk.read(0, true);
-    // A chunk is tried twice, then each unit of it: of four failures two are the first unit's, the header's.
-    EXPECT_EQ(region.flaws.size(), failures == 2 ? 0u : failures == 4 ? 1u : 2u);
-    for (const Flaw& flaw : region.flaws) EXPECT_EQ(flaw.error, EIO);
-    for (const WalkedRecord& record : region.records) {
-      EXPECT_EQ(record.flaws.size(), failures == 1000 ? 1u : 0u);
-      if (!record.flaws.empty()) EXPECT_EQ(record.flaws.front().error, EIO);
-    }
-  }
 }
 
 }  // namespace
