@@ -235,7 +235,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     before = raw_read(store)
     back = _process("restore", store, args)
     after = raw_read(store)
-    reads = (before["gb_per_second"] + after["gb_per_second"]) / 2
+    fastest = max(before["gb_per_second"], after["gb_per_second"])
     return {
         "tokens": args.tokens,
         "offload": stored,
@@ -243,7 +243,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "restore": back,
         "raw_reads": [before, after],
         "offload_of_raw": stored["gb_per_second"] / written["gb_per_second"],
-        "restore_of_raw": back["gb_per_second"] / reads,
+        "restore_of_raw": back["gb_per_second"] / fastest,
         "wrong": back["wrong"],
     }
 
@@ -266,7 +266,11 @@ def as_text(told: dict[str, Any]) -> str:
             line("offload, durable", stored, f"{told['offload_of_raw']:.2f} of raw"),
             line("raw write", told["raw_write"]),
             line("raw read", before, "the region files, before"),
-            line("restore", back, f"{told['restore_of_raw']:.2f} of raw; opened in {back['open_seconds']:.3f} s"),
+            line(
+                "restore",
+                back,
+                f"{told['restore_of_raw']:.2f} of the faster raw read; opened in {back['open_seconds']:.3f} s",
+            ),
             line("raw read", after, "and after"),
             f"{back['compared']:,} bytes compared in the second process, {back['wrong']} wrong; most memory {rss}",
         ]
