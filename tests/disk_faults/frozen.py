@@ -25,36 +25,11 @@ from .writer import Store
 RECORDS = Records(chains=16, blocks=4, most_bytes=24 * KIB)
 DEADLINE_SECONDS = 0.3
 ROUNDS = 40
-# What the asking thread may call while the device stands still, but on no file of the store: it wakes the tier's thread,
-# looks at event fds and locks, and gets memory.
-HARMLESS = set(
-    [
-        "write",
-        "read",
-        "futex",
-        "epoll_wait",
-        "epoll_pwait",
-        "poll",
-        "ppoll",
-        "select",
-        "pselect6",
-        "eventfd2",
-        "timerfd_settime",
-        "getpid",
-        "gettid",
-        "mmap",
-        "munmap",
-        "mremap",
-        "mprotect",
-        "madvise",
-        "brk",
-        "sched_yield",
-        "clock_nanosleep",
-        "restart_syscall",
-        "rt_sigprocmask",
-        "getrandom",
-    ]
-)
+# What the asking thread may call while the device stands still, but on no file of the store: it wakes the tier's
+# thread, looks at event fds and locks, and gets memory.
+HARMLESS = {"write", "read", "futex", "epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6", "getpid"}
+HARMLESS |= {"gettid", "eventfd2", "timerfd_settime", "mmap", "munmap", "mremap", "mprotect", "madvise", "brk"}
+HARMLESS |= {"sched_yield", "clock_nanosleep", "restart_syscall", "rt_sigprocmask", "getrandom"}
 
 
 class Asker:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import calls, damage, frozen, full, kills, power, surroundings
+from . import calls, damage, frozen, full, kills, log_writes, power, surroundings
 from .checker import Row
 from .mounts import Mount, cannot_mount
 
@@ -32,6 +32,7 @@ PARTS: dict[str, Part] = {
     "damage": lambda folder: damage.rows(folder, 600),
     "full": _full,
     "power": lambda folder: power.rows(folder, 20),
+    "log_writes": lambda folder: log_writes.rows(folder, 40, 1),
     "surroundings": surroundings.rows,
     "frozen": frozen.rows,
 }
@@ -71,11 +72,11 @@ def main(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """Give a file system of its own, whose syncs wait for nobody else's; without root the temporary directory."""
+    """Give an ext4 of its own, in memory, whose syncs wait for nobody else's; without root the temporary directory."""
     if cannot_mount("ext4"):
         yield folder
         return
-    with Mount("ext4", folder, 2048) as mount:
+    with Mount("tmpfs", folder, 3072) as memory, Mount("ext4", memory.path, 2048) as mount:
         yield mount.path
 
 
