@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from .journal import Ask, Journal
 from .kills import KIB
 from .model import Model
 from .mounts import MIB, Mount, cannot_mount
-from .processes import Child, Strace
+from .processes import Child, Strace, cannot_trace
 from .records import Records
 from .writer import Store
 
@@ -163,10 +162,10 @@ def still(folder: Path, engine: str, row: Row) -> None:
             os.close(descriptor)
 
 
-def rows(folder: Path) -> Iterator[Row]:
-    """Run the part: both engines, and the count of calls once more with one that waits for a device among them."""
-    reason = cannot_mount("ext4") or ("" if shutil.which("strace") else "strace is absent")
-    for engine in ("threads", "uring"):
+def rows(folder: Path, engines: tuple[str, ...]) -> Iterator[Row]:
+    """Run the part: each engine, and the count of calls once more with one that waits for a device among them."""
+    reason = cannot_mount("ext4") or cannot_trace()
+    for engine in engines:
         row = Row(f"frozen device, {engine}", skipped=reason)
         if not reason:
             still(folder / engine, engine, row)
