@@ -103,8 +103,9 @@ soak: $(TEST_TOOLS) cpp  ## long property and stress runs
 	@HYBRIDKV_SOAK=1 ctest --preset $(PRESET) -LE relacy
 	@HYBRIDKV_SOAK=1 $(PY) -m pytest $(PARALLEL) $(ARGS)
 
-faults: .venv/.package .venv/.tools .venv/.models  ## break every state of a real model in every known way, the long form
+faults: .venv/.package .venv/.tools .venv/.models  ## break states of a real model, and what a disk tier stands on: the long form
 	@HYBRIDKV_SOAK=1 $(PY) -m pytest tests/python/test_faults*.py -m "soak or not soak" $(ARGS)
+	@$(PY) -m tests.disk_faults
 
 skew: .venv/.package .venv/.models  ## images of other versions of transformers, each in its own build/skew-VERSION
 	@$(PY) tests/skew/run.py $(ARGS)

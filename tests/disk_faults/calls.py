@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .checker import Checker, Row
 from .model import Model
-from .processes import Child, Strace, injected, run
+from .processes import Child, Strace, cannot_trace, injected, run
 from .records import Records
 from .writer import History, Store, live
 
@@ -117,12 +117,12 @@ def lying_sync(bench: Bench, row: Row) -> None:
     bench.once(row, 7, everything, "pwritev", 1)
 
 
-def rows(folder: Path, step: int) -> Iterator[Row]:
-    """Run the part: each injection on a roomy store and on a full one."""
-    if shutil.which("strace") is None:
-        yield Row("calls gone wrong", skipped="strace is absent")
+def rows(folder: Path, step: int, stores: tuple[bool, ...] = (False, True)) -> Iterator[Row]:
+    """Run the part: each injection on a roomy store and on a full one (True)."""
+    if cannot_trace():
+        yield Row("calls gone wrong", skipped=cannot_trace())
         return
-    for wraps in (False, True):
+    for wraps in stores:
         place = folder / ("full" if wraps else "roomy")
         place.mkdir()
         bench = Bench(place, wraps=wraps)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,43 +17,18 @@ from .journal import Ask, Journal
 from .kills import KIB
 from .model import Model
 from .mounts import MIB, Mount, cannot_mount
-from .processes import Child, Strace
+from .processes import Child, Strace, cannot_trace
 from .records import Records
 from .writer import Store
 
 RECORDS = Records(chains=16, blocks=4, most_bytes=24 * KIB)
 DEADLINE_SECONDS = 0.3
 ROUNDS = 40
-# What the asking thread may call while the device stands still, but on no file of the store: it wakes the tier's thread,
-# looks at event fds and locks, and gets memory.
-HARMLESS = set(
-    [
-        "write",
-        "read",
-        "futex",
-        "epoll_wait",
-        "epoll_pwait",
-        "poll",
-        "ppoll",
-        "select",
-        "pselect6",
-        "eventfd2",
-        "timerfd_settime",
-        "getpid",
-        "gettid",
-        "mmap",
-        "munmap",
-        "mremap",
-        "mprotect",
-        "madvise",
-        "brk",
-        "sched_yield",
-        "clock_nanosleep",
-        "restart_syscall",
-        "rt_sigprocmask",
-        "getrandom",
-    ]
-)
+# What the asking thread may call while the device stands still, but on no file of the store: it wakes the tier's
+# thread, looks at event fds and locks, and gets memory.
+HARMLESS = {"write", "read", "futex", "epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6", "getpid"}
+HARMLESS |= {"gettid", "eventfd2", "timerfd_settime", "mmap", "munmap", "mremap", "mprotect", "madvise", "brk"}
+HARMLESS |= {"sched_yield", "clock_nanosleep", "restart_syscall", "rt_sigprocmask", "getrandom"}
 
 
 class Asker:
@@ -188,10 +162,10 @@ def still(folder: Path, engine: str, row: Row) -> None:
             os.close(descriptor)
 
 
-def rows(folder: Path) -> Iterator[Row]:
-    """Run the part: both engines, and the count of calls once more with one that waits for a device among them."""
-    reason = cannot_mount("ext4") or ("" if shutil.which("strace") else "strace is absent")
-    for engine in ("threads", "uring"):
+def rows(folder: Path, engines: tuple[str, ...]) -> Iterator[Row]:
+    """Run the part: each engine, and the count of calls once more with one that waits for a device among them."""
+    reason = cannot_mount("ext4") or cannot_trace()
+    for engine in engines:
         row = Row(f"frozen device, {engine}", skipped=reason)
         if not reason:
             still(folder / engine, engine, row)

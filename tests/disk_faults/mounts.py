@@ -8,7 +8,9 @@ import os
 import shutil
 import struct
 import subprocess
+import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
@@ -108,6 +110,7 @@ def _free(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
+@lru_cache
 def cannot_mount(kind: str) -> str:
     """Say why file systems of a kind cannot be made here; empty where they can."""
     if os.geteuid() != 0:
@@ -116,4 +119,9 @@ def cannot_mount(kind: str) -> str:
         maker = MAKERS[kind][0][0]
         if shutil.which(maker, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is None:
             return f"{maker} is absent"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            Mount(kind, Path(folder), 4 if kind == "tmpfs" else None).unmount()
+        except OSError as error:  # root of a container that may not mount
+            return str(error)
     return ""

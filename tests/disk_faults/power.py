@@ -13,7 +13,7 @@ from .journal import size_of
 from .kills import KIB, grown
 from .model import Model
 from .mounts import Mount, cannot_mount
-from .processes import Child, Strace
+from .processes import Child, Strace, cannot_trace
 from .records import Records
 from .writer import History, Store, live
 
@@ -52,18 +52,18 @@ def cut_down(folder: Path, kind: str, rounds: int, row: Row, engines: tuple[str,
             follower.check(cut_at=cut_at)
 
 
-def rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Run the part: ext4 and xfs, both engines in turn, and each once without its guard."""
+def rows(folder: Path, rounds: int, engines: tuple[str, ...]) -> Iterator[Row]:
+    """Run the part: ext4 and xfs, the engines in turn, and each once without its guard."""
     for kind in ("ext4", "xfs"):
         row = Row(f"power cut, {kind}")
         control = Row(f"power cut, {kind}, syncs do nothing", must_find=("lost", "returned"))
-        reason = cannot_mount(kind)
-        if reason:
-            row.skipped = control.skipped = reason
-        else:
+        row.skipped = cannot_mount(kind)
+        control.skipped = row.skipped or cannot_trace()
+        if not row.skipped:
             place = folder / kind
             place.mkdir()
-            cut_down(place, kind, rounds, row, ("uring", "threads"))
+            cut_down(place, kind, rounds, row, engines)
+        if not control.skipped:
             place = folder / f"{kind}_unsynced"
             place.mkdir()
             cut_down(place, kind, max(5, rounds // 4), control, ("threads",), syncs=False)

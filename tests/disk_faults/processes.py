@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 LIMIT_SECONDS = 120.0  # for a life that ends by itself
@@ -91,6 +94,24 @@ class Strace:
         self._process.stderr.close()
         self._process.wait(30)
         return self._log.read_text(errors="replace").splitlines()
+
+
+@lru_cache
+def cannot_trace() -> str:
+    """Say why strace cannot follow processes here; empty where it can."""
+    if shutil.which("strace") is None:
+        return "strace is absent"
+    with tempfile.TemporaryDirectory() as folder:
+        child = Child(lambda: None)
+        try:
+            trace = Strace(child, Path(folder) / "trace")
+        except RuntimeError:
+            return "strace may not attach to processes"
+        finally:
+            child.go()
+            child.wait()
+        trace.lines()
+    return ""
 
 
 def injected(lines: list[str]) -> int:

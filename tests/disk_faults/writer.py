@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import hybridkv as hk
 from hybridkv.tiers import Report, TierStatus
@@ -42,7 +41,7 @@ class Store:
 class History:
     """What a writer does: so many asks (0: until it is killed), so many at a time, drawn from a seed.
 
-    `early`: the journal hears that a durable put or a remove is OK when it is asked: the lie of a run without its guard.
+    `early`: the journal hears that a durable put or a remove is OK when it is asked: a lie, to be found.
     """
 
     seed: int
@@ -129,11 +128,11 @@ class Writer:
             self._journal.ask(Ask.WRONG, name)
 
 
-def live(store: Store, journal_path: Path, records: Records, history: History, tier_of: Any = None) -> None:
-    """Open the store, write, close it: all of a life, unless something ends it before."""
-    journal = Journal(journal_path)
+def live(store: Store, path: Path, records: Records, history: History, journal: Journal | None = None) -> None:
+    """Open the store, write, close it: all of a life, told to a journal, unless something ends it before."""
+    journal = journal or Journal(path)
     try:
-        tier = tier_of() if tier_of is not None else store.open()
+        tier = store.open()
     except hk.TierError:
         journal.ask(Ask.REFUSED)
         return
