@@ -176,7 +176,7 @@ def live(path: Path, make: Callable[[], hk.CacheSpec], steps: list[tuple[str, in
 @pytest.mark.parametrize("engine", ["auto", "threads"])
 @pytest.mark.parametrize("name", SPECS)
 def test_whatever_comes_back_was_written(name: str, engine: str) -> None:
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=4, deadline=None)
     @given(STEPS)
     def run(steps: list[tuple[str, int, int]]) -> None:
         with tempfile.TemporaryDirectory() as path:
@@ -189,7 +189,7 @@ def test_whatever_comes_back_was_written_through_the_page_cache(tmp_path: Path) 
     number = iter(range(1000))
     with tmpfs(tmp_path / "room", "8m") as room:
 
-        @settings(max_examples=12, deadline=None)
+        @settings(max_examples=4, deadline=None)
         @given(STEPS)
         def run(steps: list[tuple[str, int, int]]) -> None:
             with tempfile.TemporaryDirectory(dir=room, prefix=str(next(number))) as path:

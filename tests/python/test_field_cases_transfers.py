@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,22 @@ class BadTier(DictTier):
         last = bytearray(buffers[-1])
         last[-1] ^= 1
         return envelope, [*buffers[:-1], bytes(last)]
+
+
+@pytest.fixture(autouse=True)
+def _no_store_stays_shut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where a test fails while a store is shut, what it holds could not end."""
+    made: list[DictTier] = []
+    begin = DictTier.__init__
+
+    def init(tier: DictTier, **options: Any) -> None:
+        begin(tier, **options)
+        made.append(tier)
+
+    monkeypatch.setattr(DictTier, "__init__", init)
+    yield
+    for tier in made:
+        tier.gate.set()
 
 
 def history_spec() -> hk.CacheSpec:
@@ -136,11 +152,13 @@ def test_FC_140_no_load_goes_where_a_store_reads_and_no_store_reads_what_is_load
     tier.gate.set()
     assert [store.result(10).ok for store in stores] == [True, True]
     tier.gate.clear()
-    loads = [world.cache.restore(plan) for _ in range(2)]  # two that share every target
+    load = world.cache.restore(plan)
+    with pytest.raises(hk.OutOfPages):  # another would need targets of its own
+        world.cache.restore(plan)
     store = world.cache.offload(keys)
     assert store.result(10).records == 0, "what is being loaded is stored already, and not read"
     tier.gate.set()
-    assert all(load.result(10).ok for load in loads)
+    assert load.result(10).ok
     assert world.reuse(keys) == 16
     assert len(tier.records) == 2 * 8
     assert world.cache.restore(ask(world, other).plan).result(10).ok
@@ -149,7 +167,7 @@ def test_FC_140_no_load_goes_where_a_store_reads_and_no_store_reads_what_is_load
 
 
 def test_FC_143_of_a_load_that_breaks_off_the_filled_prefix_counts() -> None:
-    tier = BadTier(breaker_after=0)
+    tier = BadTier(breaker_after=0, threads=1)
     world, keys = stored(tier, 20, of=history_spec(), blocks=8, pages={"kv": 5})
     held = world.keys(8, first=900)
     world.write(held)
@@ -160,12 +178,13 @@ def test_FC_143_of_a_load_that_breaks_off_the_filled_prefix_counts() -> None:
     assert ask(world, keys).usable_tokens == 0
     assert free(world)["kv"] == 3
     lease.release()
-    tier.broken = frozenset({(RecordKind.BLOCK, keys.digests[3].tobytes())})
+    tier.broken = frozenset((RecordKind.BLOCK, keys.digests[block].tobytes()) for block in (3, 4))
     result = world.cache.restore(ask(world, keys).plan).result(10)
     assert (result.status, result.stored) == (TierStatus.CORRUPT, 3)
     assert result.why is not None and result.why.block == 3
     verdict = ask(world, keys)
-    assert (verdict.usable_tokens, blamed(verdict)) == (12, (hk.Check.INTEGRITY, "kv", 3))
+    assert verdict.why is not None
+    assert (verdict.usable_tokens, verdict.why.check, verdict.why.block) == (12, hk.Check.INTEGRITY, 3)
     assert world.reuse(keys[:3]) == 12
     assert free(world)["kv"] == 2, "what was not filled went back"
     finish(world, tier)
@@ -213,8 +232,9 @@ def test_FC_148_groups_of_a_record_come_back_together_or_not_at_all(kind: Record
     together = {RecordKind.BLOCK: ("kv", "idx"), RecordKind.BOUNDARY: ("swa", "tail")}[kind]
     assert [phases(world, keys, group)[3] for group in together] == ["absent", "absent"]
     verdict = ask(world, keys)
-    assert verdict.usable_tokens == 0
-    assert blamed(verdict)[1:] == (together[0], 3 if kind is RecordKind.BLOCK else 2)
+    assert (verdict.usable_tokens, verdict.plan.restore_tokens) == (0, 12), "the next length below"
+    assert world.cache.restore(verdict.plan).result(10).ok
+    assert world.reuse(keys) == 12
     finish(world, tier)
 
 
@@ -416,10 +436,13 @@ def test_FC_035_after_a_restart_the_exact_end_is_no_candidate_either() -> None:
     world.cache.close()
     later = World(tier)
     verdict = later.cache.match(keys)
-    assert (verdict.limit_tokens, verdict.plan.restore_tokens) == (20, 16)
+    assert (verdict.matched_tokens, verdict.plan.restore_tokens) == (16, 16)
     load = later.cache.prefetch(keys)
     assert load is not None and load.result(10).tokens == 16
-    assert later.cache.match_at(keys, 16).usable_tokens == 16
+    agreed = later.cache.match_at(keys, 16)
+    assert agreed.usable_tokens == 16
+    assert agreed.lease is not None
+    agreed.lease.release()
     assert ask(later, keys).plan.restore_tokens == 20, "of a longer prompt it is"
     finish(later, tier)
 
@@ -450,27 +473,29 @@ def test_FC_188_bytes_are_counted_by_group_and_a_full_store_is_full_of_content()
         assert moved[kind].successes == 4 * len(of_kind)
         content += moved[kind].bytes
     assert content <= tier.usage().bytes <= 1.02 * content
-    world.forget(keys)
+    world.cache.evict(keys)
+    for pool in (pool for pools in world.pools.values() for pool in pools):
+        pool[:] = 0xEE
     assert world.cache.restore(ask(world, keys).plan).result(10).ok
     assert world.reuse(keys) == 16
     finish(world, tier)
 
 
 def test_FC_190_what_the_tier_was_asked_for_and_gave_is_counted_apart() -> None:
-    tier = BadTier(breaker_after=0)
+    tier = BadTier(breaker_after=0, threads=1)
     world, keys = stored(tier, 40, of=history_spec())
     world.write(keys[:6])  # 24 tokens here, 16 more there, of which 8 cannot be had
-    tier.broken = frozenset({(RecordKind.BLOCK, keys.digests[8].tobytes())})
-    before = world.cache.metrics()
+    tier.broken = frozenset((RecordKind.BLOCK, keys.digests[block].tobytes()) for block in (8, 9))
     verdict = ask(world, keys)
+    before = world.cache.metrics()
     assert (verdict.usable_tokens, verdict.plan.restore_tokens, len(verdict.plan.loads)) == (24, 40, 4)
     result = world.cache.restore(verdict.plan).result(10)
     assert (result.records, result.stored) == (4, 2)
     found = world.cache.metrics()
     assert found.restores[KIND.COMPRESSED].attempts - before.restores[KIND.COMPRESSED].attempts == 4
     assert found.restores[KIND.COMPRESSED].successes - before.restores[KIND.COMPRESSED].successes == 2
-    assert sum(found.load_failures.values()) == 2, "the one that was damaged, and the one above it"
-    assert found.lookups == before.lookups + 1, "a load is no look-up"
+    assert sum(found.load_failures.values()) == 2
+    assert found.lookups == before.lookups, "a load is no look-up"
     assert found.effective_hits == before.effective_hits, "nor a hit"
     assert world.reuse(keys) == 32
     finish(world, tier)
