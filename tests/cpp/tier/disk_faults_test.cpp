@@ -2,11 +2,15 @@
 // The disk store when the power goes at any call, and when any call goes wrong.
 #include <cstdlib>
 
+#include "stress/steps.h"
 #include "testing.h"
 #include "tier/disk_history.h"
 
 namespace hkv {
 namespace {
+
+// Under sanitizers every seventh call: each run is twenty times as slow there.
+constexpr std::size_t thin = stress::slower > 1 ? 7 : 1;
 
 // HKV_STEPS: more histories.
 int histories(int usual) {
@@ -26,7 +30,7 @@ HKV_TEST("the power goes at any call: what was told to be durable is there, what
     const auto steps = random_history(seed, 60);
     HistoryRun whole{SimulatedDisk(), seed};
     EXPECT(whole.run(steps));
-    for (std::size_t cut = 0; cut < whole.calls() && shown < 5; ++cut) {
+    for (std::size_t cut = 0; cut < whole.calls() && shown < 5; cut += thin) {
       for (const bool after : {false, true}) {
         HistoryRun run{SimulatedDisk(), seed};
         if (run.run(steps, cut, after)) continue;
@@ -89,7 +93,8 @@ HKV_TEST(
   std::size_t runs = 0, refused = 0;
   int shown = 0;
   const std::uint64_t seeds = static_cast<std::uint64_t>(histories(2));
-  const std::size_t stride = seeds > 2 ? 1 : 5;  // of calls; each kind begins at another, so that each is met
+  const std::size_t stride =
+      seeds > 2 ? 1 : 5 * thin;  // of calls; each kind begins at another, so that each is met
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     const auto steps = random_history(seed, 60);
     HistoryRun whole{SimulatedDisk(), seed};
