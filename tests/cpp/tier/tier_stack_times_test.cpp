@@ -17,7 +17,7 @@ HKV_TEST("while a tier may write the memory no other is given it, and after the 
             std::make_shared<Told>(late == Status::Miss ? Answer::Absent : Answer::Here));
     const Sample record = sample(1);
     Sample room = room_for(record);
-    const BatchId batch = w.get(room, in(60ms));
+    const BatchId batch = w.get(room, in(300ms));
     EXPECT(begins(*w.fast, 1));
     const Done done = w.reports().done(batch);
     EXPECT_EQ(done.status, Status::Timeout);
@@ -72,7 +72,7 @@ HKV_TEST("a frozen tier below: the deadline, the quarantine, the late report") {
   Memories w(memory(), slow);
   w.slow->freeze();
   Sample room = room_for(record);
-  const BatchId batch = w.get(room, in(60ms));
+  const BatchId batch = w.get(room, in(300ms));
   const Done done = w.reports().done(batch);
   EXPECT(done.status == Status::Timeout && !done.released);
   EXPECT_EQ(w.stack.usage().quarantined, 1u);

@@ -243,7 +243,7 @@ HKV_TEST("begin holds no lock, and an engine that finishes within it never calls
   std::uintptr_t lowest = ~std::uintptr_t{0}, highest = 0;
   bool asked_within = false;
   tier.script([&](ScriptedTier& self, Op* operation) {
-    const auto here = reinterpret_cast<std::uintptr_t>(&operation);
+    const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
     lowest = std::min(lowest, here);
     highest = std::max(highest, here);
     EXPECT(self.usage().running >= 1);
