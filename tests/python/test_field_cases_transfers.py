@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,29 +12,10 @@ import pytest
 import hybridkv as hk
 from contract_support import Event, blamed, check_counters
 from hybridkv.record_formats import record_formats
-from hybridkv.tiers import Answer, PartLabel, RecordKey, RecordKind, TierStatus
+from hybridkv.tiers import Answer, RecordKey, RecordKind, TierStatus
 from tier_support import DictTier
-from transfer_world import PAGE, UNIT, World, spec
-
-KIND = hk.StateKind
-
-
-class BadTier(DictTier):
-    """A store of which some records cannot be had: `fails` says which, and how."""
-
-    broken: frozenset[tuple[RecordKind, bytes]] = frozenset()
-    error: BaseException | None = None  # None: a byte of the last part is another
-
-    def load(self, key: RecordKey, parts: Sequence[PartLabel]) -> Any:
-        found = super().load(key, parts)
-        if found is None or (key.kind, key.digest) not in self.broken:
-            return found
-        if self.error is not None:
-            raise self.error
-        envelope, buffers = found
-        last = bytearray(buffers[-1])
-        last[-1] ^= 1
-        return envelope, [*buffers[:-1], bytes(last)]
+from transfer_cases import KIND, BadTier, ask, finish, free, history_spec, phases, stored
+from transfer_world import UNIT, World, spec
 
 
 @pytest.fixture(autouse=True)
@@ -51,46 +32,6 @@ def _no_store_stays_shut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for tier in made:
         tier.gate.set()
-
-
-def history_spec() -> hk.CacheSpec:
-    """History alone, so that every block is a length to resume at."""
-    group = hk.CacheGroup("kv", KIND.COMPRESSED, hk.Prefix(), page_bytes=PAGE, layers=("0", "1"))
-    return hk.CacheSpec(UNIT, [group], identity=hk.Identity(model="small"))
-
-
-def stored(tier: hk.Tier, tokens: int = 16, **options: Any) -> tuple[World, hk.BlockKeys]:
-    """A world whose prefix rests in the tier and nowhere else."""
-    world = World(tier, **options)
-    keys = world.keys(tokens)
-    world.write(keys)
-    assert world.cache.offload(keys).result(10).ok
-    world.forget(keys)
-    return world, keys
-
-
-def ask(world: World, keys: hk.BlockKeys) -> hk.Verdict:
-    """Match up to the end of the keys, and let go of what it holds."""
-    verdict = world.cache.match(keys, limit=keys.tokens + 1)
-    if verdict.lease is not None:
-        verdict.lease.release()
-    return verdict
-
-
-def free(world: World) -> dict[str, int]:
-    return {name: counts.free for name, counts in world.cache.metrics().pages.items()}
-
-
-def phases(world: World, keys: hk.BlockKeys, group: str) -> list[str]:
-    return [block.phase for block in world.cache.inspect(keys)[group]]
-
-
-def finish(world: World, tier: hk.Tier) -> None:
-    """Nothing is left on its way, counted twice, or held."""
-    world.expect_idle()
-    check_counters(world.cache)
-    world.cache.close()
-    tier.close()
 
 
 # -- loads ------------------------------------------------------------------------------------------
@@ -445,75 +386,3 @@ def test_FC_035_after_a_restart_the_exact_end_is_no_candidate_either() -> None:
     agreed.lease.release()
     assert ask(later, keys).plan.restore_tokens == 20, "of a longer prompt it is"
     finish(later, tier)
-
-
-# -- counting ---------------------------------------------------------------------------------------
-
-
-def test_FC_188_bytes_are_counted_by_group_and_a_full_store_is_full_of_content() -> None:
-    sizes = [16384, 8192, 4096, 2048, 1024, 32768, 65536, 512, 24576]
-    groups = [
-        hk.CacheGroup(
-            "g" * (i + 1), (KIND.COMPRESSED, KIND.INDEXER, KIND.WINDOW, KIND.TAIL)[i % 4], rule, page_bytes=size
-        )
-        for i, size in enumerate(sizes)
-        for rule in [(hk.Prefix(), hk.Prefix(), hk.Window(UNIT + 1), hk.Checkpoint())[i % 4]]
-    ]
-    groups = [hk.CacheGroup(g.name, g.kind, g.coverage, page_bytes=g.page_bytes, layers=("0", "1")) for g in groups]
-    tier = hk.MemoryTier(8 << 20)
-    world = World(tier, of=hk.CacheSpec(UNIT, groups, identity=hk.Identity(model="wide")), blocks=8)
-    keys = world.keys(16)
-    world.write(keys)
-    assert world.cache.offload(keys).result(10).ok
-    moved = world.cache.metrics().offloads
-    content = 0
-    for kind in (KIND.COMPRESSED, KIND.INDEXER, KIND.WINDOW, KIND.TAIL):
-        of_kind = [g for g in groups if g.kind is kind]
-        assert moved[kind].bytes == 4 * sum(g.total_page_bytes for g in of_kind), kind
-        assert moved[kind].successes == 4 * len(of_kind)
-        content += moved[kind].bytes
-    assert content <= tier.usage().bytes <= 1.02 * content
-    world.cache.evict(keys)
-    for pool in (pool for pools in world.pools.values() for pool in pools):
-        pool[:] = 0xEE
-    assert world.cache.restore(ask(world, keys).plan).result(10).ok
-    assert world.reuse(keys) == 16
-    finish(world, tier)
-
-
-def test_FC_190_what_the_tier_was_asked_for_and_gave_is_counted_apart() -> None:
-    tier = BadTier(breaker_after=0, threads=1)
-    world, keys = stored(tier, 40, of=history_spec())
-    world.write(keys[:6])  # 24 tokens here, 16 more there, of which 8 cannot be had
-    tier.broken = frozenset((RecordKind.BLOCK, keys.digests[block].tobytes()) for block in (8, 9))
-    verdict = ask(world, keys)
-    before = world.cache.metrics()
-    assert (verdict.usable_tokens, verdict.plan.restore_tokens, len(verdict.plan.loads)) == (24, 40, 4)
-    result = world.cache.restore(verdict.plan).result(10)
-    assert (result.records, result.stored) == (4, 2)
-    found = world.cache.metrics()
-    assert found.restores[KIND.COMPRESSED].attempts - before.restores[KIND.COMPRESSED].attempts == 4
-    assert found.restores[KIND.COMPRESSED].successes - before.restores[KIND.COMPRESSED].successes == 2
-    assert sum(found.load_failures.values()) == 2
-    assert found.lookups == before.lookups, "a load is no look-up"
-    assert found.effective_hits == before.effective_hits, "nor a hit"
-    assert world.reuse(keys) == 32
-    finish(world, tier)
-
-
-def test_FC_191_blocks_that_are_stored_and_restored_count_once() -> None:
-    tier = hk.MemoryTier(1 << 20)
-    world = World(tier, of=history_spec())
-    keys = world.keys(40)
-    world.write(keys)
-    for _ in range(2):
-        assert world.cache.offload(keys).result(10).ok
-    world.forget(keys)
-    plan = ask(world, keys).plan
-    for _ in range(2):
-        assert world.cache.restore(plan).result(10).ok
-    assert world.reuse(keys) == 40
-    found = world.cache.metrics()
-    for moved in (found.offloads[KIND.COMPRESSED], found.restores[KIND.COMPRESSED]):
-        assert (moved.attempts, moved.successes, moved.bytes) == (10, 10, 10 * 2 * PAGE)
-    finish(world, tier)
