@@ -2,15 +2,18 @@
 // The disk store when the power goes at any call, and when any call goes wrong.
 #include <cstdlib>
 
-#include "stress/steps.h"
 #include "testing.h"
 #include "tier/disk_history.h"
 
 namespace hkv {
 namespace {
 
-// Under sanitizers every seventh call: each run is twenty times as slow there.
-constexpr std::size_t thin = stress::slower > 1 ? 7 : 1;
+// Under sanitizers everything takes ten times as long: fewer moments then.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t sparse = 7;
+#else
+constexpr std::size_t sparse = 1;
+#endif
 
 // HKV_STEPS: more histories.
 int histories(int usual) {
@@ -30,7 +33,7 @@ HKV_TEST("the power goes at any call: what was told to be durable is there, what
     const auto steps = random_history(seed, 60);
     HistoryRun whole{SimulatedDisk(), seed};
     EXPECT(whole.run(steps));
-    for (std::size_t cut = 0; cut < whole.calls() && shown < 5; cut += thin) {
+    for (std::size_t cut = 0; cut < whole.calls() && shown < 5; cut += sparse) {
       for (const bool after : {false, true}) {
         HistoryRun run{SimulatedDisk(), seed};
         if (run.run(steps, cut, after)) continue;
@@ -94,7 +97,7 @@ HKV_TEST(
   int shown = 0;
   const std::uint64_t seeds = static_cast<std::uint64_t>(histories(2));
   const std::size_t stride =
-      seeds > 2 ? 1 : 5 * thin;  // of calls; each kind begins at another, so that each is met
+      seeds > 2 ? 1 : 5 * sparse;  // of calls; each kind begins at another, so that each is met
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     const auto steps = random_history(seed, 60);
     HistoryRun whole{SimulatedDisk(), seed};
