@@ -35,6 +35,12 @@ void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, const py::bytes
   box.cache.attach({&tier->here(), key_from(block), key_from(boundary), key_from(identity)});
 }
 
+// Behind a fork the reports of the tier are the parent's: whoever comes here from the child is refused.
+Transfers& transfers_of(const CacheBox& box) {
+  static_cast<void>(box.tier->here());
+  return box.cache.transfers();
+}
+
 TransferOptions options_from(double timeout_s, bool durable, bool pinned, bool prefetch) {
   TransferOptions options;
   options.timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9));
@@ -48,9 +54,9 @@ TransferBox offload(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<
                     const std::vector<std::int64_t>& boundaries, double timeout_s, bool durable,
                     bool pinned) {
   std::shared_ptr<Transfer> made;
-  without_gil([&] {
-    made = box->cache.transfers().offload(keys, boundaries, options_from(timeout_s, durable, pinned, false));
-  });
+  Transfers& transfers = transfers_of(*box);
+  without_gil(
+      [&] { made = transfers.offload(keys, boundaries, options_from(timeout_s, durable, pinned, false)); });
   return {box, made};
 }
 
@@ -59,9 +65,9 @@ TransferBox restore(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<
                     bool prefetch) {
   std::shared_ptr<Transfer> made;
   Ticket* const right = ticket ? (*ticket)->ticket.get() : nullptr;
+  Transfers& transfers = transfers_of(*box);
   without_gil([&] {
-    made =
-        box->cache.transfers().restore(keys, tokens, options_from(timeout_s, false, false, prefetch), right);
+    made = transfers.restore(keys, tokens, options_from(timeout_s, false, false, prefetch), right);
   });
   return {box, made};
 }
@@ -77,7 +83,8 @@ py::tuple state(const TransferBox& self) {
 
 void bind_transfer(py::module_& m) {
   py::class_<TransferBox>(m, "Transfer").def("state", &state).def("cancel", [](TransferBox& self) {
-    without_gil([&] { self.box->cache.transfers().cancel(*self.transfer); });
+    Transfers& transfers = transfers_of(*self.box);
+    without_gil([&] { transfers.cancel(*self.transfer); });
   });
   m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"),
         py::arg("boundary_format"), py::arg("identity"));
@@ -100,14 +107,15 @@ void bind_transfer(py::module_& m) {
   m.def(
       "ask_tier",
       [](const CacheBox& box, const KeyChain& keys, double timeout_s) {
-        return box.cache.transfers().ask(keys, options_from(timeout_s, false, false, true));
+        return transfers_of(box).ask(keys, options_from(timeout_s, false, false, true));
       },
       py::arg("cache"), py::arg("keys"), py::arg("timeout_s"));
   m.def(
       "poll_transfers",
       [](CacheBox& box) {
         std::int64_t settled = 0;
-        without_gil([&] { settled = box.cache.transfers().poll(); });
+        Transfers& transfers = transfers_of(box);
+        without_gil([&] { settled = transfers.poll(); });
         return settled;
       },
       py::arg("cache"));

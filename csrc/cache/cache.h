@@ -265,7 +265,8 @@ class HybridCache {
   bool restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;
   std::int64_t obtainable_tokens(const MatchScratch& scratch) const;
   std::int64_t restorable_above(const Question& question, MatchScratch& scratch, std::int64_t above) const;
-  void note_restorable(const Question& question, MatchScratch& scratch, Verdict& verdict) const;
+  void note_restorable(const Question& question, MatchScratch& scratch, std::int64_t undropped,
+                       Verdict& verdict) const;
   void explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const;
   // match.cpp
   void search(const Question& question, MatchScratch& scratch) const;
@@ -463,6 +464,7 @@ class HybridCache {
   Atom<std::uint32_t> looked_at_;  // where the search for descriptors that can go went on
   TierLink link_;
   FailedLoads failed_loads_;
+  Atom<std::uint32_t> tier_closed_;  // it said so: what its index knows can no longer be had
   std::unique_ptr<Transfers> transfers_;
   Spares<Lease> spare_leases_;
   Spares<MatchScratch> spare_scratch_;

@@ -337,13 +337,16 @@ Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) cons
     }
     length = found.tokens;
   };
+  std::int64_t undropped = 0;
   if (question.exactly >= 0) {
     judge_exactly(question, s, verdict);
+    undropped = verdict.usable_tokens;
   } else {
     apply(check_complete(s, length));
     apply(check_abi(s, length));
     apply(check_groups(s, length));
     apply(check_aligned(s, length));
+    undropped = length;
     if (question.drop_tokens > 0 && length > 0) {
       const std::int64_t kept = check_aligned(s, usable_at_most(s, length - question.drop_tokens)).tokens;
       const bool alone = verdict.lost[static_cast<int>(Check::Groups)] == 0;
@@ -357,7 +360,7 @@ Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) cons
                     : verdict.matched_tokens > 0 ? Outcome::FalseHit
                                                  : Outcome::Miss;
   verdict.resume_tokens = verdict.usable_tokens;
-  if (link_.tier != nullptr) note_restorable(question, scratch, verdict);
+  if (link_.tier != nullptr) note_restorable(question, scratch, undropped, verdict);
   choose_why(scratch, verdict);
   return verdict;
 }

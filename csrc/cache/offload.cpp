@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cache/transfers.h"
+#include "reuse/planes.h"
 
 namespace hkv {
 
@@ -68,6 +69,7 @@ std::int64_t Transfers::list_history(Transfer& transfer) const {
        unit += layout.probe_units) {
     if (!records_history_at(unit)) continue;
     const Key128 key = transfer.keys->keys()[unit - 1];
+    if (key == Key128{}) break;  // an engine's own hash that names nothing
     const TierAnswer answer = cache_.ask_tier(key, RecordKind::Block);
     if (answer != TierAnswer::Here) {
       if (!add_block(transfer, unit, parent_of(*transfer.keys, unit - 1))) break;
@@ -121,7 +123,7 @@ bool Transfers::add_boundary(Transfer& transfer, std::int64_t tokens) const {
     for (std::int64_t block = need.from; block < need.to && complete; ++block)
       complete = pin_unit(record, keys, (block + 1) * group.block_units, WordClass::B, {&g, 1});
     if (complete) continue;
-    if (!group.rebuildable) {
+    if (!group.rebuildable || replay_from(group, layout.step_tokens(), tokens) <= 0) {
       unpin(record, false);
       return false;
     }

@@ -101,7 +101,10 @@ void Transfers::publish(Transfer& transfer, Transfer::Record& record) {
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (const Transfer::Page& page : record.pages) {
       if (cache_.store_.slot_of(page.group).which != which) continue;
-      cache_.publish_entry(fill, page.group, fill.entries[page.group][page.entry], tick);
+      Fill::Entry& entry = fill.entries[page.group][page.entry];
+      cache_.publish_entry(fill, page.group, entry, tick);
+      if (entry.state != Fill::State::Published)
+        ++transfer.elsewhere;  // pinned, and nobody answers for it there
     }
   }
 }

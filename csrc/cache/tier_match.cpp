@@ -11,7 +11,7 @@
 namespace hkv {
 
 TierAnswer HybridCache::ask_tier(Key128 digest, RecordKind kind) const {
-  if (link_.tier == nullptr) return TierAnswer::Absent;
+  if (link_.tier == nullptr || tier_closed_.load() != 0) return TierAnswer::Absent;
   if (failed_loads_.has(kind, digest)) return TierAnswer::Failed;
   switch (link_.tier->look(link_.record(kind, digest)).answer) {
     case Presence::Answer::Here: return TierAnswer::Here;
@@ -31,14 +31,23 @@ TierAnswer HybridCache::ask_tier_at(MatchScratch& scratch, std::int64_t position
   return answer;
 }
 
-// Whether all Prefix groups that record a block at the position have it, or can have it back.
+// Whether all Prefix groups that record a block at the position have it, or can have it back: a restore takes the place
+// of no page, not even of one in another format.
 void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) const {
   const std::int64_t end = (position + 1) * layout_.probe_units;
+  const Sighting& seen = scratch.history[static_cast<std::size_t>(position)];
   bool all = true;
-  for (std::size_t g = 0; g < layout_.groups.size() && all; ++g) {
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
     const Group& group = layout_.groups[g];
     if (!group.prefix() || end % group.block_units != 0) continue;
-    all = scratch.snapshot.groups[g].ours_run() >= end / group.block_units;
+    const int slot = store_.slot_of(static_cast<int>(g)).slot;
+    const Phase phase = seen.found() ? seen.h.phase(slot) : Phase::Absent;
+    if (phase == Phase::Absent) {
+      all = false;
+    } else if (!usable(phase) || (scratch.snapshot.groups[g].may_be_foreign &&
+                                  foreign_page(*scratch.question, static_cast<int>(g), seen.id))) {
+      return;
+    }
   }
   if (all || ask_tier_at(scratch, position) == TierAnswer::Here) ++scratch.obtainable;
 }
@@ -47,16 +56,23 @@ void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) 
 // record.
 bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const {
   const Snapshot& s = scratch.snapshot;
+  const Key128 key = question.keys->keys()[tokens / layout_.unit_tokens - 1];
   bool asked = false;
+  std::uint8_t left_out = 0;
   for (int g = 0; g < static_cast<int>(layout_.groups.size()); ++g) {
     const Group& group = layout_.groups[g];
-    if (group.prefix() || needed_blocks(group.coverage, layout_.block_tokens(group), tokens).empty())
-      continue;
-    if (stored_at_length(s, g, tokens, nullptr)) continue;
+    const BlockSpan need = needed_blocks(group.coverage, layout_.block_tokens(group), tokens);
+    if (group.prefix() || need.empty() || stored_at_length(s, g, tokens, nullptr)) continue;
     if (group.rebuildable && replay_from(group, layout_.step_tokens(), tokens) > 0) continue;
-    const Key128 key = question.keys->keys()[tokens / layout_.unit_tokens - 1];
-    if (!asked && ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;
-    asked = true;
+    for (std::int64_t block = need.from; s.groups[g].may_be_foreign && block < need.to; ++block) {
+      if (s.groups[g].foreign.get(block)) return false;
+    }
+    if (!asked) {
+      if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;
+      left_out = link_.tier->look(link_.record(RecordKind::Boundary, key)).flags;
+      asked = true;
+    }
+    if (group.rebuildable && (left_out & left_out_flag(layout_, g)) != 0) return false;
   }
   return true;
 }
@@ -90,11 +106,15 @@ std::int64_t HybridCache::restorable(const KeyChain& keys, std::int64_t limit) {
   return verdict.restore_tokens;
 }
 
-void HybridCache::note_restorable(const Question& question, MatchScratch& scratch, Verdict& verdict) const {
-  if (verdict.matched_tokens <= verdict.usable_tokens) return;
+// `undropped`: the largest usable length, of which a draft head's drop is taken. Records are in the spec's formats: who
+// reads others has nothing from them.
+void HybridCache::note_restorable(const Question& question, MatchScratch& scratch, std::int64_t undropped,
+                                  Verdict& verdict) const {
+  if (verdict.matched_tokens <= undropped) return;
+  if (!std::equal(question.formats.begin(), question.formats.end(), spec_formats_.begin())) return;
   const std::int64_t want = question.exactly;
   if (want < 0) {
-    verdict.restore_tokens = restorable_above(question, scratch, verdict.usable_tokens);
+    verdict.restore_tokens = restorable_above(question, scratch, undropped);
   } else if (verdict.usable_tokens == 0 && want % layout_.step_tokens() == 0 &&
              want <= obtainable_tokens(scratch) && restorable_at(question, scratch, want)) {
     verdict.restore_tokens = want;
@@ -107,14 +127,10 @@ void HybridCache::explain_by_tier(const MatchScratch& scratch, std::int64_t rest
   const Group& group = layout_.groups[why.group];
   const std::int64_t unit = (why.block + 1) * group.block_units;
   if (unit > scratch.question->keys->end_unit()) return;
-  TierAnswer answer = TierAnswer::Absent;
-  if (group.prefix()) {
-    answer = ask_tier(scratch.question->keys->keys()[unit - 1], RecordKind::Block);
-  } else if (restore_tokens > 0) {
+  const RecordKind kind = group.prefix() ? RecordKind::Block : RecordKind::Boundary;
+  TierAnswer answer = ask_tier(scratch.question->keys->keys()[unit - 1], kind);
+  if (answer == TierAnswer::Absent && !group.prefix() && restore_tokens > 0)
     answer = TierAnswer::Here;  // in the boundary record there
-  } else {
-    answer = ask_tier(scratch.question->keys->keys()[unit - 1], RecordKind::Boundary);
-  }
   if (answer == TierAnswer::Absent) return;
   why.in_tier = true;
   why.code = Code::InTier;

@@ -74,6 +74,7 @@ void Transfers::send(const std::shared_ptr<Transfer>& transfer) {
     const TierStatus taken = submit(*transfer, chosen, batch);
     if (taken == TierStatus::Busy) return;
     if (taken != TierStatus::Ok) {
+      if (taken == TierStatus::Closed) cache_.tier_closed_.store(1);
       fail(*transfer, chosen.front(), taken, Damage::None);
       drop_waiting(*transfer);
       finish_if_over(*transfer);
@@ -204,8 +205,10 @@ void Transfers::fail(Transfer& transfer, std::size_t index, TierStatus status, D
   const Transfer::Record& record = transfer.records[index];
   const bool storing = transfer.kind == TransferKind::Offload;
   cache_.counters_.add((storing ? kStoreFailures : kLoadFailures) + static_cast<int>(status), 1);
-  if (!storing && status != TierStatus::Cancelled && status != TierStatus::Closed)
-    cache_.failed_loads_.note(record.key.kind, record.key.digest);
+  // A tier that is slow or out of reach may have the record all the same; of one that answers so, it is lost.
+  const bool lost = status == TierStatus::Miss || status == TierStatus::Corrupt ||
+                    status == TierStatus::Mismatch || status == TierStatus::IoError;
+  if (!storing && lost) cache_.failed_loads_.note(record.key.kind, record.key.digest);
   if (transfer.status != TierStatus::Ok) return;
   transfer.status = status;
   transfer.damage = damage;

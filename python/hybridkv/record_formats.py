@@ -16,11 +16,12 @@ def record_formats(spec: CacheSpec) -> tuple[bytes, bytes]:
     """Return the fingerprints of block records and of boundary records, 16 bytes each.
 
     What is in them: of every group whose pages the record holds its place in the spec, name, format, block and the
-    sizes of its parts. Of the other groups nothing, so that history outlives a change of the window format.
+    sizes of its parts. Of a boundary also those of history, since its states were computed over it; of a block nothing
+    of windows and states, so that history outlives a change of theirs.
     """
-    history = [(place, group) for place, group in enumerate(spec.groups) if group.coverage.rule == 0]
-    states = [(place, group) for place, group in enumerate(spec.groups) if group.coverage.rule != 0]
-    return _fingerprint("block", history), _fingerprint("boundary", states)
+    groups = list(enumerate(spec.groups))
+    history = [(place, group) for place, group in groups if group.coverage.rule == 0]
+    return _fingerprint("block", history), _fingerprint("boundary", groups)
 
 
 def identity_fingerprint(identity: Identity) -> bytes:

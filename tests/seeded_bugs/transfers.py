@@ -42,7 +42,8 @@ BUGS = [
         "boundary with a hole",
         "a boundary record is written although a state that it needs is not here",
         OFFLOAD,
-        "    if (!group.rebuildable) {\n      unpin(record, false);\n      return false;\n    }\n",
+        "    if (!group.rebuildable || replay_from(group, layout.step_tokens(), tokens) <= 0) {\n"
+        "      unpin(record, false);\n      return false;\n    }\n",
         "",
         TEST,
         "a boundary whose states are not all here",
@@ -69,7 +70,7 @@ BUGS = [
         "history taken for a boundary",
         "a length is called restorable although nobody stored its states",
         MATCH,
-        "    if (!asked && ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;\n",
+        "      if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;\n",
         "",
         TEST,
         "history without its boundary record",

@@ -105,6 +105,7 @@ class Tier(Uncopied):
         Closed
             It was closed.
         """
+        self._check_own()
         batch = _items(items, GetItem)
         wanted = [_parts(item.parts, writable=True) for item in batch]
         order = int(chosen("priority", Priority, priority))
@@ -115,6 +116,7 @@ class Tier(Uncopied):
 
     def put(self, items: Iterable[PutItem], *, timeout: float | None = None) -> int:
         """Ask to keep records. The arguments and errors are those of :meth:`get`; arrays need not be writable."""
+        self._check_own()
         batch = _items(items, PutItem)
         parts = [_parts(item.parts, writable=False) for item in batch]
         given = [
@@ -136,16 +138,19 @@ class Tier(Uncopied):
 
     def remove(self, keys: Iterable[RecordKey], *, timeout: float | None = None) -> int:
         """Ask to remove records, each with everything that stands on it: ``OK``, or ``MISS`` where it is not there."""
+        self._check_own()
         names = [key._core() for key in _items(keys, RecordKey)]
         return self._taken(self._core.remove(names, _seconds(timeout)), [[]] * len(names))
 
     def probe(self, keys: Iterable[RecordKey], *, timeout: float | None = None) -> int:
         """Ask which records are there: ``OK`` or ``MISS``. Nothing is read or verified."""
+        self._check_own()
         names = [key._core() for key in _items(keys, RecordKey)]
         return self._taken(self._core.probe(names, _seconds(timeout)), [[]] * len(names))
 
     def flush(self, *, timeout: float | None = None) -> int:
         """Ask, as a batch of one item, that all that was put and removed before survives a power cut (if durable)."""
+        self._check_own()
         return self._taken(self._core.flush(_seconds(timeout)), [[]])
 
     def look(self, key: RecordKey) -> Presence:
@@ -168,6 +173,7 @@ class Tier(Uncopied):
 
     def poll(self, most: int = 256) -> list[Report]:
         """Take the reports that are there, at most so many; what is past its deadline times out."""
+        self._check_own()
         reports = [
             Report(batch, item, TierStatus(status), Damage(damage), released, late)
             for batch, item, status, damage, released, late in self._core.poll(_positive("most", most))
@@ -239,6 +245,11 @@ class Tier(Uncopied):
             if self._user is not None and self._user() is not None:
                 raise Busy("tier", "a tier that no other cache has", "one that is lent")
             self._user = weakref.ref(cache)
+
+    def _check_own(self) -> None:
+        """Refuse who asks or polls past the cache that has the tier: it would wait for reports that never come."""
+        if self._user is not None and self._user() is not None:
+            raise Busy("tier", "a tier that no cache has: ask and poll the cache", "one that is lent")
 
     def _take_back(self, cache: object) -> None:
         with self._lock:

@@ -125,8 +125,7 @@ HKV_TEST("only what is missing is loaded, and what is there is not written again
 }
 
 HKV_TEST("a load that fails publishes nothing, is told as a false hit, and stops what stood above it") {
-  for (const TierStatus status :
-       {TierStatus::IoError, TierStatus::Miss, TierStatus::Corrupt, TierStatus::Unavailable}) {
+  for (const TierStatus status : {TierStatus::IoError, TierStatus::Miss, TierStatus::Corrupt}) {
     World w(hybrid(16));
     const auto keys = w.keys(17);
     w.write(w.keys(16));
@@ -155,6 +154,66 @@ HKV_TEST("a load that fails publishes nothing, is told as a false hit, and stops
     w.forget(*keys);
     EXPECT(w.look(keys).remedy != Remedy::Recompute || status == TierStatus::Miss);
   }
+}
+
+HKV_TEST("a tier that is out of reach keeps what it has: the next match says RESTORE again") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  w.forget(*keys);
+  auto back = w.restore(keys, 16);
+  w.tier.end_one(TierStatus::Unavailable);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*back).status, TierStatus::Unavailable);
+  EXPECT_EQ(w.look(keys).remedy, Remedy::Restore);
+  w.expect_idle();
+}
+
+HKV_TEST("a plan is named only where a restore would make more usable") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  Question question;
+  question.keys = keys.get();
+  question.limit = 18;
+  question.drop_tokens = 3;
+  question.formats = w.cache.spec_formats();
+  std::unique_ptr<Lease> lease;
+  EXPECT_EQ(w.cache.match(question, keys, lease).restore_tokens,
+            0);  // all is here: only the drop takes from it
+  w.let_go(lease);
+  const FormatId other = w.cache.format_id(Digest16{7});
+  std::vector<FormatId> reader(w.cache.spec_formats().begin(), w.cache.spec_formats().end());
+  reader[0] = other;
+  question.drop_tokens = 0;
+  question.formats = reader;
+  w.forget(*keys);
+  EXPECT_EQ(w.cache.match(question, keys, lease).restore_tokens, 0);  // records are in the spec's formats
+  question.formats = w.cache.spec_formats();
+  EXPECT_EQ(w.cache.match(question, keys, lease).restore_tokens, 16);
+  std::vector<Selection> second(4);
+  second[0].blocks = {1};
+  auto fill = w.cache.reserve(keys, second, reader, nullptr);
+  w.cache.publish(*fill, second);
+  w.cache.abort(*fill, false);
+  EXPECT_EQ(w.cache.match(question, keys, lease).restore_tokens, 0);  // a foreign page stands in its place
+  w.expect_idle();
+}
+
+HKV_TEST("a tier that was closed is asked for nothing more") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  w.forget(*keys);
+  w.tier.close();
+  auto back = w.restore(keys, 16);
+  EXPECT_EQ(w.cache.transfers().state_of(*back).status, TierStatus::Closed);
+  EXPECT_EQ(w.look(keys).outcome, Outcome::Miss);
+  w.expect_idle();
 }
 
 HKV_TEST("damaged bytes are never published") {
