@@ -125,7 +125,7 @@ void StoreWalk::judge_head(const DiskRegion& region, WalkedRegion& out) {
   const bool blank = first_set(bytes) == bytes.size();
   out.state = region.epoch != 0 ? RegionState::Open : RegionState::Empty;
   if (read_region_header(bytes, expected)) {
-    out.header_bytes = region_header_bytes;
+    out.header_bytes = bytes.size();  // fewer where the file is cut
     std::array<std::byte, region_header_bytes> written;
     write_region_header(expected, written);
     const std::size_t at = first_difference(bytes, written);

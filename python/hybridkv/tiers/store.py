@@ -87,7 +87,7 @@ class StoredRecord:
     def readable(self) -> bool:
         """Whether nothing of what a get reads and compares is wrong, as far as it was read here.
 
-        A get reads whole units, so a fill has to be there, whatever is in it.
+        A get may read up to the end of a unit, so a fill has to be there; what is in it is not looked at.
         """
         return all(flaw.at == "fill" and flaw.damage == "content" for flaw in self.flaws)
 
