@@ -206,6 +206,33 @@ def test_a_full_or_failing_store_is_counted_and_harms_nothing(v4: Any) -> None:
         reuse.close()
 
 
+def test_a_tier_that_was_closed_too_early_harms_nothing(v4: Any) -> None:
+    ids = some_ids(80, seed=12)
+    tier = hk.MemoryTier(4 * MIB, threaded=True)
+    reuse = written(v4, tier, ids[:, :64])
+    tier.close()
+    out = reuse.forward(ids)
+    assert out.rows[0].usable == 64 and torch.equal(out.logits, PrefixReuse(v4, **PLAIN).forward(ids).logits[:, 64:])
+    assert reuse.flush() and dict(reuse.not_written) == {"CLOSED": 1}
+    reuse.close()
+
+
+def test_room_is_not_waited_for_behind_a_store_that_hangs(v4: Any) -> None:
+    spec = PrefixReuse.spec_of(v4, replay=False)
+    pages = {group.name: 5 for group in spec.groups}
+    with DictTier(breaker_after=0) as tier:
+        tier.gate.clear()
+        cache = hk.HybridCache(spec, blocks=40, pages=pages, eviction="none", tier=tier)
+        reuse = PrefixReuse(v4, cache=cache, keep_tips=False, replay=False, load_timeout_s=0.1)
+        reuse.forward(some_ids(70, seed=13))
+        ids = some_ids(70, seed=14)
+        out = reuse.forward(ids)  # pages are pinned by a write that hangs
+        assert torch.equal(out.logits, PrefixReuse(v4, **PLAIN).forward(ids).logits)
+        tier.gate.set()
+        assert reuse.flush(10) and reuse.not_written
+        reuse.close()
+
+
 def test_bytes_that_a_store_spoiled_are_never_used(v4: Any) -> None:
     ids = some_ids(80, seed=10)
     scratch = PrefixReuse(v4, **PLAIN).forward(ids).logits

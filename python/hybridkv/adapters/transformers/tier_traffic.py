@@ -21,7 +21,7 @@ _MOST_FAILED = 8
 _MOST_WRITES = 32
 """Transfers to the tier at a time: each pins its pages."""
 
-_LATE_S = 1.0  # that a load may be late: its records have deadlines of their own
+_LATE_S = 1.0  # that a transfer may be late: its records have deadlines of their own
 
 
 @dataclass
@@ -96,12 +96,17 @@ class TierTraffic:
             pass
 
     def wait_for_one(self) -> bool:
-        """Wait for the oldest write, whose pages are pinned meanwhile; say whether there was one."""
+        """Wait for the oldest write, whose pages are pinned meanwhile; say whether one let go of them."""
         with self._lock:
             if not self._writes:
                 return False
             oldest = self._writes.popleft()
-        self._count(oldest.result())
+        try:
+            self._count(oldest.result(self._timeout_s + _LATE_S))
+        except TimeoutError:  # the store hangs
+            with self._lock:
+                self._writes.append(oldest)
+            return False
         return True
 
     def flush(self, timeout: float | None) -> bool:
