@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from .journal import Journal
@@ -65,7 +66,7 @@ def main(shared: Path, syncs: bool, asks: int) -> None:
     subprocess.run(["dmsetup", "mknodes"], check=True)
     device = f"/dev/mapper/{DEVICE}"
     subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,nodiscard", "-b", "4096", device], check=True)
-    place = Path("/tmp/logged")
+    place = Path(tempfile.gettempdir()) / "logged"
     place.mkdir()
     subprocess.run(["mount", "-t", "ext4", device, str(place)], check=True)
     subprocess.run(["sync"], check=True)

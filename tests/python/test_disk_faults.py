@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from disk_faults.checker import Row
 from disk_faults.journal import Ask, Step
 from disk_faults.model import Model
 from disk_faults.records import Records
 from disk_faults.table import table
-
 from hybridkv.tiers import TierStatus
 
 ROOT = Path(__file__).resolve().parents[2]
