@@ -32,7 +32,7 @@ Transfers::~Transfers() {
 
 std::int64_t Transfers::live() const {
   const std::lock_guard guard(lock_);
-  return std::ssize(live_);
+  return std::count_if(live_.begin(), live_.end(), [](const auto& each) { return !each->finished; });
 }
 
 std::int64_t Transfers::poll() {
