@@ -40,8 +40,9 @@ class TransferResult:
     bytes : int
         Bytes of those that did.
     why : Why or None
-        Of a restore that failed: what the next match will say of the block. INTEGRITY where its record was damaged,
-        torn, gone or could not be read, ABI where it is of another format; kind DISK.
+        Of a restore that failed: INTEGRITY where the record was damaged, torn, gone or could not be read, and so says
+        the next match until the block is computed again; also where the tier was out of reach or too slow: then the
+        next match names the restore again. ABI where it is of another format. Kind DISK.
     left_out : tuple of int
         Of an offload: boundaries that have no complete state in memory, and so no record. Their history may be stored:
         it can be read and not resumed.

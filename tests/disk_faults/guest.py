@@ -66,12 +66,7 @@ def main(shared: Path, syncs: bool, asks: int) -> None:
     subprocess.run(["dmsetup", "mknodes"], check=True)
     device = f"/dev/mapper/{DEVICE}"
     subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,nodiscard", "-b", "4096", device], check=True)
-<<<<<<< HEAD
     place = Path(tempfile.mkdtemp())
-=======
-    place = Path(tempfile.gettempdir()) / "logged"
-    place.mkdir()
->>>>>>> faults
     subprocess.run(["mount", "-t", "ext4", device, str(place)], check=True)
     subprocess.run(["sync"], check=True)
     place.chmod(0o700)

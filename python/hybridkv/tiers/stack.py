@@ -97,6 +97,13 @@ class TierStack(Tier):
             raise
         super().__init__(core, most_items)
 
+    def close(self, timeout: float | None = None) -> bool:
+        """Close it and its tiers; see :meth:`Tier.close`."""
+        closed = super().close(timeout)
+        for tier in self.tiers if closed else ():
+            tier._take_back(self)
+        return closed
+
     def counts(self) -> tuple[StackCounts, ...]:
         """Return what it made of each of its tiers, the fastest first."""
         return tuple(StackCounts(*counts) for counts in _core.stack_counts(self._core))
