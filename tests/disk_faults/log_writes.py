@@ -175,6 +175,7 @@ def replay(folder: Path, log: list[Entry], row: Row, subsets: int) -> None:
                 continue
             elif entry.flags & (_FLUSH | _FUA):
                 points += 1
+                before = before if waiting else told
                 replayed.state(image, before)
                 for _ in range(subsets if waiting else 0):
                     torn = bytearray(image)
