@@ -25,8 +25,8 @@ _HEADER = struct.Struct("<3I I I I i I I I Q 128s 129s 7s")
 
 
 def store_at(path: Path) -> Store:
-    """Return the store that is written inside and checked outside."""
-    return Store(path / "store", 12 * 128 * KIB, 128 * KIB, depth=ENGINE_DEPTH)
+    """Return the store that is written inside and checked outside: never full, so that nothing may be gone."""
+    return Store(path / "store", 80 * 128 * KIB, 128 * KIB, depth=ENGINE_DEPTH)
 
 
 class MarkedJournal(Journal):

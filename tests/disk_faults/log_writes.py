@@ -138,9 +138,7 @@ class Replayed:
         size = self.journal.stat().st_size // len_of_all(self.journal)
         cut.write_bytes(self.journal.read_bytes()[: (entries + 1) * size])
         store = store_at(self.mount.path)
-        region = store.region_bytes
-        model = Model(RECORDS, kept_bytes=(12 - 4) * region * 6 // 10, life_bytes=2 * region)
-        Checker(store, model, cut, self.row).check(cut_at=entries)
+        Checker(store, Model(RECORDS), cut, self.row).check(cut_at=entries)
 
 
 def len_of_all(journal: Path) -> int:
@@ -175,6 +173,7 @@ def replay(folder: Path, log: list[Entry], row: Row, subsets: int) -> None:
                 continue
             elif entry.flags & (_FLUSH | _FUA):
                 points += 1
+                before = before if waiting else told
                 replayed.state(image, before)
                 for _ in range(subsets if waiting else 0):
                     torn = bytearray(image)

@@ -26,14 +26,14 @@ def cut_down(folder: Path, kind: str, rounds: int, row: Row, engines: tuple[str,
     records = Records(chains=24, blocks=8, most_bytes=48 * KIB)
     draw = random.Random(rounds)
     with Mount(kind, folder, 64 if kind == "ext4" else None) as mount:
-        store = Store(mount.path / "store", 36 << 20, 256 * KIB)
+        store = Store(mount.path / "store", 40 << 20, 1 << 20)
         region = store.region_bytes
         kept = (store.capacity_bytes // region - 4) * region * 6 // 10
         model = Model(records, kept_bytes=kept, life_bytes=2 * region)
         follower = Checker(store, model, folder / f"{row.part}.journal".replace(" ", "_"), row)
         for number in range(rounds):
             writing = store.with_engine(engines[number % len(engines)])
-            history = History(number, at_a_time=draw.choice((1, 4, 24)))
+            history = History(number, at_a_time=draw.choice((1, 4, 24)), durable=0.5)
             child = Child(lambda writing=writing, history=history: live(writing, follower.journal, records, history))
             trace = None if syncs else Strace(child, folder / "trace", *NO_SYNC)
             child.go()
