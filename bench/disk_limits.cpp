@@ -7,6 +7,7 @@
 // time: sequential writes with fdatasync every 64 MiB, and reads at random places, which the page cache does not know.
 // Beside them what a tier does to each byte besides: CRC-32C, memcpy, both one after the other, and both in one pass;
 // per 64 KiB, from memory that is not in the caches into a buffer that is. Every round runs all of it once.
+#include "disk_costs.hpp"
 #include "raw_disk.h"
 
 #include <memory>
@@ -29,26 +30,6 @@ std::string label(std::size_t request, unsigned depth) {
   return std::to_string(whole ? request >> 20 : request >> 10) + (whole ? "M" : "K") + "_x" +
          std::to_string(depth);
 }
-
-// Costs of every round by name.
-class Disks {
- public:
-  void add(const std::string& name, const raw_disk::Cost& cost) {
-    speed_.add(name, cost.ns_per_byte());
-    cpu_.add(name, cost.cpu_per_gb());
-  }
-  void say(Report& report) const {
-    for (const std::string& name : speed_.names()) {
-      const double best = 1 / speed_.min(name), median = 1 / speed_.median(name), cpu = cpu_.median(name);
-      report.line("%-16s %6.2f / %6.2f GB/s   %5.3f CPU-s per GB\n", name.c_str(), best, median, cpu);
-      report.figure(name + "_gbs", median);
-      report.figure(name + "_cpu", cpu);
-    }
-  }
-
- private:
-  Rounds speed_, cpu_;
-};
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 constexpr std::size_t chunk = std::size_t{64} << 10;
@@ -82,7 +63,7 @@ void measure_memory(Rounds& rounds, const unsigned char* from, unsigned char* to
   }
 }
 
-void measure_disk(Disks& disks, raw_disk::Disk& disk, const Sizes& sizes, int round) {
+void measure_disk(DiskCosts& disks, raw_disk::Disk& disk, const Sizes& sizes, int round) {
   for (const std::size_t request : {64 * mib / 1024, mib, 8 * mib}) {
     if (request > sizes.bytes) continue;
     const std::size_t total = std::min<std::size_t>(sizes.bytes, request < mib ? 64 * mib : 256 * mib);
@@ -106,7 +87,7 @@ void run(const Sizes& sizes) {
   const std::size_t memory_bytes = std::min<std::size_t>(sizes.bytes, 32 * mib);
   auto* from = static_cast<unsigned char*>(arena(memory_bytes, true));
   auto* to = static_cast<unsigned char*>(arena(chunk, true));
-  Disks disks;
+  DiskCosts disks;
   Rounds memory;
   for (int round = 0; round < sizes.rounds; ++round) {
     if (disk) measure_disk(disks, *disk, sizes, round);

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "disk_costs.hpp"
 #include "limits/bench.hpp"
 #include "raw_disk.h"
 #include "rounds.hpp"
@@ -217,31 +218,6 @@ class Files {
   Aligned memory_;
 };
 
-class Costs {
- public:
-  void add(const std::string& name, const raw_disk::Cost& cost) {
-    speed_.add(name, cost.ns_per_byte());
-    cpu_.add(name, cost.cpu_per_gb());
-  }
-  void say(Report& report) const {
-    for (const std::string& name : speed_.names()) {
-      const double best = 1 / speed_.min(name), median = 1 / speed_.median(name), cpu = cpu_.median(name);
-      report.line("%-24s %6.2f / %6.2f GB/s   %5.3f CPU-s per GB\n", name.c_str(), best, median, cpu);
-      report.figure(name + "_gbs", median);
-      report.figure(name + "_cpu", cpu);
-    }
-  }
-  // Median over rounds of the tier's speed by the limit's.
-  void compare(Report& report, const std::string& tier, const std::string& limit) const {
-    const double share = speed_.ratio(limit, tier);
-    report.line("%-24s %6.2f of %s\n", tier.c_str(), share, limit.c_str());
-    report.figure(tier + "_of_" + limit, share);
-  }
-
- private:
-  Rounds speed_, cpu_;
-};
-
 void measure_index(Report& report, std::uint32_t records) {
   hkv::DiskIndex index;
   for (std::uint32_t n = 0; n < records; ++n) {
@@ -296,7 +272,7 @@ void run(const Sizes& sizes) {
     Files renamed(root + "/renamed", mib, false), synced(root + "/synced", mib, true);
     for (Store* store : {&whole, &cut, &small})
       store->put(16, capacity * 5 / 4);  // every region has had a life
-    Costs costs;
+    DiskCosts costs;
     for (int round = 0; round < sizes.rounds; ++round) {
       const auto seed = static_cast<std::uint64_t>(round);
       for (const unsigned depth : {8u, 16u}) {

@@ -119,6 +119,14 @@ class World {
     cache.transfers().poll();
     return transfer;
   }
+  // 16 tokens and their boundary are in the tier alone; the keys of one token more.
+  std::shared_ptr<const KeyChain> stored_and_gone() {
+    const auto whole = keys(16);
+    write(whole);
+    store(whole, {16});
+    forget(*whole);
+    return keys(17);
+  }
   std::shared_ptr<Transfer> restore(const std::shared_ptr<const KeyChain>& keys, std::int64_t tokens) {
     return cache.transfers().restore(keys, tokens, {}, nullptr);
   }

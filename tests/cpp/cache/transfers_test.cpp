@@ -37,10 +37,7 @@ HKV_TEST("a prefix goes to the tier and comes back, every byte, and says so at e
 
 HKV_TEST("what is only in the tier is a false hit with remedy RESTORE, then reusable with every byte") {
   World w(hybrid(16));
-  const auto keys = w.keys(17);
-  w.write(w.keys(16));
-  w.store(keys, {16});
-  w.forget(*keys);
+  const auto keys = w.stored_and_gone();
   const Verdict verdict = w.look(keys);
   EXPECT_EQ(verdict.outcome, Outcome::FalseHit);
   EXPECT_EQ(verdict.matched_tokens, 16);
@@ -127,10 +124,7 @@ HKV_TEST("only what is missing is loaded, and what is there is not written again
 HKV_TEST("a load that fails publishes nothing, is told as a false hit, and stops what stood above it") {
   for (const TierStatus status : {TierStatus::IoError, TierStatus::Miss, TierStatus::Corrupt}) {
     World w(hybrid(16));
-    const auto keys = w.keys(17);
-    w.write(w.keys(16));
-    w.store(keys, {16});
-    w.forget(*keys);
+    const auto keys = w.stored_and_gone();
     auto back = w.restore(keys, 16);
     w.tier.end_one();
     w.tier.end_one(status);
@@ -158,10 +152,7 @@ HKV_TEST("a load that fails publishes nothing, is told as a false hit, and stops
 
 HKV_TEST("a tier that is out of reach keeps what it has: the next match says RESTORE again") {
   World w(hybrid(16));
-  const auto keys = w.keys(17);
-  w.write(w.keys(16));
-  w.store(keys, {16});
-  w.forget(*keys);
+  const auto keys = w.stored_and_gone();
   auto back = w.restore(keys, 16);
   w.tier.end_one(TierStatus::Unavailable);
   w.tier.end_all();
@@ -205,10 +196,7 @@ HKV_TEST("a plan is named only where a restore would make more usable") {
 
 HKV_TEST("a tier that was closed is asked for nothing more") {
   World w(hybrid(16));
-  const auto keys = w.keys(17);
-  w.write(w.keys(16));
-  w.store(keys, {16});
-  w.forget(*keys);
+  const auto keys = w.stored_and_gone();
   w.tier.close();
   auto back = w.restore(keys, 16);
   EXPECT_EQ(w.cache.transfers().state_of(*back).status, TierStatus::Closed);
@@ -218,10 +206,7 @@ HKV_TEST("a tier that was closed is asked for nothing more") {
 
 HKV_TEST("damaged bytes are never published") {
   World w(hybrid(16));
-  const auto keys = w.keys(17);
-  w.write(w.keys(16));
-  w.store(keys, {16});
-  w.forget(*keys);
+  const auto keys = w.stored_and_gone();
   for (auto& [name, record] : w.tier.stored) record.payload[5] ^= std::byte{1};
   auto back = w.restore(keys, 16);
   w.tier.end_all();
@@ -278,10 +263,7 @@ HKV_TEST("a late store keeps its source pinned until the tier lets go") {
 HKV_TEST("a cancelled restore gives its pages back and publishes what was verified before") {
   World w(hybrid(16));
   w.tier.depth = 2;
-  const auto keys = w.keys(17);
-  w.write(w.keys(16));
-  w.store(keys, {16});
-  w.forget(*keys);
+  const auto keys = w.stored_and_gone();
   auto back = w.restore(keys, 16);
   w.tier.end_one();
   w.cache.transfers().poll();
@@ -298,10 +280,7 @@ HKV_TEST("a cancelled restore gives its pages back and publishes what was verifi
 
 HKV_TEST("two restores of one prefix load each block once") {
   World w(hybrid(16));
-  const auto keys = w.keys(17);
-  w.write(w.keys(16));
-  w.store(keys, {16});
-  w.forget(*keys);
+  const auto keys = w.stored_and_gone();
   auto first = w.restore(keys, 16);
   auto second = w.restore(keys, 16);
   EXPECT_EQ(w.tier.waiting.size(), 5u);
