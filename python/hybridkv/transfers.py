@@ -99,7 +99,9 @@ class Transfer(Uncopied):
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most. Default: as long as it takes; each record has a deadline of its own.
+            Seconds to wait at most. Default: as long as it takes. Each record has a deadline of its own, after which its
+            status is known; but pages that the tier may still write or read are let go only when it lets go, and behind
+            a store that hangs that may be never.
 
         Returns
         -------
@@ -293,8 +295,37 @@ class Tiered(Running):
             As :meth:`restore`.
         """
         self._ask_tier(keys, timeout_s)
-        plan = self._tier_plan(keys)
+        plan = self.restorable(keys)
         return None if plan is None else self.restore(plan, prefetch=True, timeout_s=timeout_s)
+
+    def restorable(self, keys: BlockKeys) -> Plan | None:
+        """Tell what a restore would make usable beyond what is. Counts no look-up, pins nothing, does no I/O.
+
+        Parameters
+        ----------
+        keys : BlockKeys
+            Keys of the sequence from its start.
+
+        Returns
+        -------
+        Plan or None
+            For :meth:`restore`; None where the tier is not known to have anything that would help.
+
+        Raises
+        ------
+        ArgumentError
+            No tier, keys of another unit or a slice.
+        Closed
+            The cache was closed.
+        """
+        core_keys = self._tier_keys(keys)
+        tokens = _core.restorable(self._core, core_keys, keys.tokens)
+        if not tokens:
+            return None
+        names = [group.name for group in self.spec.groups]
+        loads = _core.restore_loads(self._core, core_keys, tokens)
+        named = tuple((names[group], block) for group, block in loads)
+        return Plan(loads=named, restore_tokens=tokens, _keys=keys, _cache=self)
 
     def _ask_tier(self, keys: BlockKeys, timeout_s: float) -> bool:
         """Ask a tier that has no index for what it is not known to have; say whether there was such a thing.
@@ -302,11 +333,6 @@ class Tiered(Running):
         What it does not have stays unknown, so that this is true of every prompt that goes beyond what is stored.
         """
         return bool(_core.ask_tier(self._core, self._tier_keys(keys), duration(timeout_s)))
-
-    def _tier_plan(self, keys: BlockKeys) -> Plan | None:
-        """Return what a restore would make usable beyond what is, as far as the tier is known to have it."""
-        tokens = _core.restorable(self._core, self._tier_keys(keys), keys.tokens)
-        return Plan(restore_tokens=tokens, _keys=keys, _cache=self) if tokens else None
 
     def _kept_boundaries(self, keys: _core.KeyChain, tokens: int) -> list[int]:
         """Return the usable lengths whose states are stored: an end is where the sequence ends, as far as it can."""

@@ -125,9 +125,12 @@ def test_prefetch_counts_no_look_up_and_finds_nothing_where_nothing_is() -> None
         world.cache.offload(keys[:2]).result(10)
         world.forget(keys)
         before = world.cache.metrics().lookups
+        plan = world.cache.restorable(keys)
+        assert plan is not None and plan.restore_tokens == 8 and ("tail", 1) in plan.loads
         transfer = world.cache.prefetch(keys)
         assert transfer is not None and transfer.result(10).ok
         assert world.cache.metrics().lookups == before
+        assert world.cache.restorable(keys) is None
         assert world.reuse(keys) == 8
         world.cache.close()
 

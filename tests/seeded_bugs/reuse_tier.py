@@ -70,8 +70,8 @@ BUGS = [
         "asked again and never loaded",
         "a prefetch gives up wherever a prompt goes beyond what a store without an index has",
         TRANSFERS,
-        "        self._ask_tier(keys, timeout_s)\n        plan = self._tier_plan(keys)",
-        "        plan = None if self._ask_tier(keys, timeout_s) else self._tier_plan(keys)",
+        "        self._ask_tier(keys, timeout_s)\n        plan = self.restorable(keys)",
+        "        plan = None if self._ask_tier(keys, timeout_s) else self.restorable(keys)",
         "tests/python/test_transfers.py::test_a_store_without_an_index_is_asked_once",
     ),
     Bug(

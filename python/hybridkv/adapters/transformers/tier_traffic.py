@@ -180,7 +180,7 @@ class TierTraffic:
         if tier is not None and self._cache._ask_tier(keys, self._timeout_s):
             tier.drain(self._timeout_s)
             self._cache.poll()
-        plan = self._cache._tier_plan(keys)
+        plan = self._cache.restorable(keys)
         if plan is None:
             return None
         while True:
