@@ -99,9 +99,9 @@ class Transfer(Uncopied):
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most. Default: as long as it takes. Each record has a deadline of its own, after which its
-            status is known; but pages that the tier may still write or read are let go only when it lets go, and behind
-            a store that hangs that may be never.
+            Seconds to wait at most. Default: as long as it takes. Each record has a deadline of its own, after which
+            its status is known; but pages that the tier may still write or read are let go only when it lets go, and
+            behind a store that hangs that may be never.
 
         Returns
         -------
