@@ -51,7 +51,7 @@ help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHO
 
 .venv/.package: .venv/.made $(SOURCES) CMakeLists.txt pyproject.toml
 	@echo "building hybridkv"
-	@$(PIP) install -q --no-build-isolation --no-deps --force-reinstall --config-settings=build-dir=build/{wheel_tag} .
+	@$(PIP) install -q --no-build-isolation --no-deps --force-reinstall --config-settings=build-dir=build/{wheel_tag} $(MODULE_SETTINGS) .
 	@touch $@
 
 .venv/.tools: .venv/.made pyproject.toml

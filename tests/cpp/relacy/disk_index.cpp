@@ -62,7 +62,8 @@ struct SplitWorld {
   }
   bool find(std::uint32_t number) {
     return buckets.candidates(hashes[number], [&](std::uint32_t n) {
-      RL_ASSERT(cells[n].get() == static_cast<int>(n) + 1);  // what stood in the cell before its number was shown
+      RL_ASSERT(cells[n].get() ==
+                static_cast<int>(n) + 1);  // what stood in the cell before its number was shown
       return n == number;
     });
   }

@@ -245,7 +245,8 @@ HKV_TEST(
   EXPECT(again.here(1) && again.here(2));
 }
 
-HKV_TEST("what a failed sync made doubtful counts no more for the next opener, whatever the system shows it") {
+HKV_TEST(
+    "what a failed sync made doubtful counts no more for the next opener, whatever the system shows it") {
   DiskWorld world{SimulatedDisk()};
   world.open();
   EXPECT_EQ(world.wait(world.put(1, -1, true)), TierStatus::Ok);

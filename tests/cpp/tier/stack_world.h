@@ -108,7 +108,7 @@ inline bool is_told(Collector& reports, BatchId batch, Status status) {
   if (!comes(reported)) return false;
   return reports.done(batch).status == status;
 }
-#define HKV_REQUIRE(condition)       \
+#define HKV_REQUIRE(condition)   \
   do {                           \
     const bool is = (condition); \
     EXPECT(is && #condition);    \
