@@ -303,3 +303,21 @@ def test_the_code_in_the_documents_runs(name: str, line: int, code: str, capsys:
 
 def test_the_documents_have_code() -> None:
     assert {name for name, _, _ in BLOCKS} == set(RUN)
+
+
+def test_what_is_left_out_under_thread_sanitizer_starts_no_thread() -> None:
+    marked = [
+        path
+        for path in (ROOT / "tests" / "cpp").rglob("*_test.cpp")
+        if "// One thread: left out" in path.read_text("utf-8")
+    ]
+    assert len(marked) > 10
+    for path in marked:
+        texts = [path.read_text("utf-8")]
+        headers = re.findall(r'#include "([^"]+)"', texts[0])
+        texts += [
+            (ROOT / "tests" / "cpp" / name).read_text("utf-8")
+            for name in headers
+            if (ROOT / "tests" / "cpp" / name).exists()
+        ]
+        assert not any("std::thread" in text or "std::jthread" in text for text in texts), path

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order by usability: what goes first, and what is kept for the next prompt.
+// One thread: left out under ThreadSanitizer.
 #include "alloc/usability.h"
 
 #include "alloc/eviction_world.h"

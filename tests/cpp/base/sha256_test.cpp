@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SHA-256 against published vectors, streaming against one shot, and one path against the other. The
 // comparison with an independent implementation (hashlib) is in tests/python/test_keys_sha256.py.
+// One thread: left out under ThreadSanitizer.
 #include "base/sha256.h"
 
 #include <cstring>

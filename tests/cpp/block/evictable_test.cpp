@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The counts of evictable pages beside a scan of all words, after every event of random runs.
+// One thread: left out under ThreadSanitizer.
 #include "block/evictable.h"
 
 #include <random>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One thread: left out under ThreadSanitizer.
 #include "block/state_index.h"
 
 #include <random>

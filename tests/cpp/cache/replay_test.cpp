@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups that are replayed together: where layers run from, and the pages that the rows go to.
+// One thread: left out under ThreadSanitizer.
 #include <memory>
 #include <vector>
 

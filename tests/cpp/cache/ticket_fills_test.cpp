@@ -4,6 +4,7 @@
 // nothing is foretold but that the counts of alloc/admission.h hold and every request that lost no page can finish.
 //
 // HKV_EVENTS sets the number of events (HYBRIDKV_SOAK=1: many); HKV_SEED draws other worlds.
+// One thread: left out under ThreadSanitizer.
 #include <algorithm>
 #include <memory>
 #include <string>

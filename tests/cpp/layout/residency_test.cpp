@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worst case of a request against one that walks: every computed
 // length, every step, counted page by page.
+// One thread: left out under ThreadSanitizer.
 #include "layout/residency.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk store when the power goes at any call, and when any call goes wrong.
+// One thread: left out under ThreadSanitizer.
 #include <cstdlib>
 
 #include "testing.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk store step by step over a simulated disk, without faults and with the ones that an option or a file makes.
+// One thread: left out under ThreadSanitizer.
 #include "testing.h"
 #include "tier/disk_world.h"
 

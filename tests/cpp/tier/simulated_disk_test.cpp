@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated disk itself: what must be lost is lost, what must survive survives, and every fault happens.
+// One thread: left out under ThreadSanitizer.
 #include "tier/simulated_disk.h"
 
 #include <set>
