@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -424,3 +429,44 @@ def test_pool_memory_outside_of_numpy_owners_stays_alive() -> None:
     assert cache.offload(keys).result(10).ok
     cache.close()
     tier.close()
+
+
+FORKED = """
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which is what this is about
+import hybridkv as hk
+from tier_support import DictTier
+from transfer_world import World
+
+tier = DictTier(threads=1)
+world = World(tier)
+keys = world.keys(8)
+world.write(keys)
+tier.gate.clear()
+transfer = world.cache.offload(keys)
+child = os.fork()
+if child == 0:
+    for forbidden in (transfer.done, transfer.cancel, world.cache.poll, lambda: world.cache.offload(keys)):
+        try:
+            forbidden()
+            os._exit(1)
+        except hk.Closed:
+            pass
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+tier.gate.set()
+assert transfer.result(20).ok
+world.forget(keys)
+assert world.cache.restore(world.cache.match(keys, limit=9).plan).result(20).ok
+assert world.reuse(keys) == 8
+world.cache.close()
+tier.close()
+print("the parent went on")
+"""
+
+
+def test_a_fork_leaves_what_is_on_its_way_to_the_parent() -> None:
+    here = str(Path(__file__).resolve().parent)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.stdout == "the parent went on\n", done.stderr
