@@ -5,9 +5,10 @@
 //   disk_tier [--json] [--smoke] [--dir DIRECTORY] [--mib SIZE] [--rounds N]
 //
 // Each round, beside bare io_uring on the same file system (raw_disk.h): puts with a flush at the end, in regions that had
-// a former life, and gets of records at random that the page cache does not know, each verified; a file per record as
-// others keep them, written under another name and renamed, with and without fsync. Then, of the index alone, a look-up
-// at random, and the time to open the store again.
+// a former life, and gets of records at random that the page cache does not know, each verified; the same puts where
+// every record was hit, so that a quarter of each region is read and written again before it is used (`kept`: bytes of
+// puts alone count); a file per record as others keep them, written under another name and renamed, with and without
+// fsync. Then, of the index alone, a look-up at random, and the time to open the store again.
 #include <sys/stat.h>
 
 #include <array>
@@ -54,14 +55,17 @@ struct Aligned {
 // A tier with records of one size, asked `depth` at a time.
 class Store {
  public:
-  Store(const std::string& directory, std::size_t record, std::size_t parts, std::size_t bytes)
+  Store(const std::string& directory, std::size_t record, std::size_t parts, std::size_t bytes,
+        double keep_share)
       : record_(record), parts_(parts), memory_(most_depth * record) {
     options_.path = directory;
     options_.capacity_bytes = bytes / options_.region_bytes * options_.region_bytes;
     options_.depth = most_depth;
+    options_.keep_share = keep_share;
     open();
   }
 
+  void fill() { put(most_depth, options_.capacity_bytes / 4 * 5); }
   // Puts `total` bytes of new records and makes them durable.
   raw_disk::Cost put(unsigned depth, std::size_t total) {
     const raw_disk::Meter meter;
@@ -74,7 +78,9 @@ class Store {
   }
   // Gets records at random among the newest that are sure to be there, each into memory of its own.
   raw_disk::Cost get(unsigned depth, std::size_t total, std::uint64_t seed) {
-    const std::uint64_t there = std::min<std::uint64_t>(next_, options_.capacity_bytes / record_ / 2);
+    const double sure = 0.5 * (1 - 2 * options_.keep_share);  // beside the regions on their way, and what is kept
+    const auto there = std::min(
+        next_, static_cast<std::uint64_t>(sure * static_cast<double>(options_.capacity_bytes / record_)));
     std::vector<std::uint64_t> names(there);
     std::iota(names.begin(), names.end(), next_ - there);
     std::shuffle(names.begin(), names.end(), std::mt19937_64(seed));
@@ -245,7 +251,7 @@ void measure_index(Report& report, std::uint32_t records) {
 // Many small records, so that what an opening costs anyway is little beside them.
 void measure_reopening(Report& report, const Sizes& sizes, const std::string& path) {
   constexpr std::size_t record = 4096;
-  Store tiny(path, record, 1, 768 * mib);
+  Store tiny(path, record, 1, 768 * mib, 0);
   tiny.put(16, sizes.tiny * record);
   double best = 1e9;
   for (int i = 0; i < 3; ++i) best = std::min(best, tiny.reopen_seconds_per_million());
@@ -267,11 +273,10 @@ void run(const Sizes& sizes) {
   {
     raw_disk::Disk disk(root, 2 * sizes.bytes);
     const std::size_t capacity = std::max(2 * sizes.bytes, 512 * mib);
-    Store whole(root + "/whole", mib, 1, capacity), cut(root + "/cut", mib, 16, capacity),
-        small(root + "/small", mib / 16, 1, capacity);
+    Store whole(root + "/whole", mib, 1, capacity, 0), cut(root + "/cut", mib, 16, capacity, 0),
+        small(root + "/small", mib / 16, 1, capacity, 0), kept(root + "/kept", mib, 1, capacity, 0.25);
     Files renamed(root + "/renamed", mib, false), synced(root + "/synced", mib, true);
-    for (Store* store : {&whole, &cut, &small})
-      store->put(16, capacity * 5 / 4);  // every region has had a life
+    for (Store* store : {&whole, &cut, &small, &kept}) store->fill();  // every region has had a life
     DiskCosts costs;
     for (int round = 0; round < sizes.rounds; ++round) {
       const auto seed = static_cast<std::uint64_t>(round);
@@ -287,6 +292,8 @@ void run(const Sizes& sizes) {
         costs.add("raw_read_64K" + at, disk.read(mib / 16, depth, sizes.bytes / 4, seed));
         costs.add("tier_read_64K" + at, small.get(depth, sizes.bytes / 4, seed));
       }
+      kept.get(16, sizes.bytes, seed);
+      costs.add("tier_write_1M_kept_x16", kept.put(16, sizes.bytes));
       costs.add("files_write_1M", renamed.put(sizes.bytes / 4));
       costs.add("files_read_1M", renamed.get(sizes.bytes / 4, seed));
       costs.add("files_fsync_write_1M", synced.put(sizes.bytes / 8));
@@ -298,6 +305,7 @@ void run(const Sizes& sizes) {
         costs.compare(report, std::string("tier_") + what + at, std::string("raw_") + what + at);
       costs.compare(report, std::string("tier_read_16x64K") + at, std::string("raw_read_1M") + at);
     }
+    costs.compare(report, "tier_write_1M_kept_x16", "raw_write_1M_x16");
     costs.compare(report, "tier_write_1M_x16", "files_write_1M");
     costs.compare(report, "tier_write_1M_x16", "files_fsync_write_1M");
     costs.compare(report, "tier_read_1M_x16", "files_read_1M");

@@ -133,14 +133,12 @@ void DiskStore::place_all() {
     if (filling_->failure == TierStatus::Ok && !copy(*filling_)) break;
     placed_.push_back(std::move(filling_));
   }
-  if (open_piece_ != nullptr && pieces_under_way_ < eager_pieces) submit_piece();
+  if (open_piece_ != nullptr && !turn_over_ && pieces_under_way_ < eager_pieces) submit_piece();
 }
 
 // The next record, with its place; nothing while there is none for it.
 std::unique_ptr<DiskStore::Pending> DiskStore::next_to_place() {
-  if (copy_read_.ready) {
-    if (std::unique_ptr<Pending> taken = take_copy()) return taken;
-  }
+  if (std::unique_ptr<Pending> taken = take_copy()) return taken;
   if (unplaced_.empty()) return nullptr;
   Pending& next = *unplaced_.front();
   if (next.kind != Pending::Kind::Flush && next.failure == TierStatus::Ok) {
@@ -225,7 +223,7 @@ void DiskStore::write_head(Pending& pending) {
 // Effect: copies the record, or what is left of it, into pieces. Returns: whether all of it found room.
 bool DiskStore::copy(Pending& pending) {
   while (pending.copied < pending.bytes) {
-    Piece* piece = piece_for(pending);
+    Piece* piece = turn_over_ ? nullptr : piece_for(pending);
     if (piece == nullptr) return false;
     const std::size_t bytes =
         std::min<std::uint64_t>(piece->memory.size() - piece->filled, pending.bytes - pending.copied);
@@ -233,7 +231,9 @@ bool DiskStore::copy(Pending& pending) {
     piece->filled += bytes;
     piece->records.push_back(&pending);
     ++pending.writes;
-    if (piece->filled == piece->memory.size()) submit_piece();
+    if (piece->filled < piece->memory.size()) continue;
+    submit_piece();
+    turn_over_ = true;  // the disk has something to do: first hear what it has done
   }
   stock_.give_back(std::move(pending.head));
   return true;

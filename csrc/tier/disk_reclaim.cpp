@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Of the disk store: the oldest region is written over. What was of use since it was written is written again first.
 #include <algorithm>
-#include <cstring>
+#include <tuple>
 
 #include "base/check.h"
 #include "tier/disk_store.h"
@@ -10,6 +10,7 @@ namespace hkv {
 namespace {
 
 constexpr std::uint32_t pinned_score = CellWord::most_hits + 1;
+constexpr std::uint64_t most_copying_bytes = std::uint64_t{8} << 20;
 constexpr std::uint32_t tree_counted = 64;  // descendants that count: a bound for the time it takes
 
 struct Candidate {
@@ -72,10 +73,8 @@ void DiskStore::choose_kept(DiskRegion& region) {
 void DiskStore::go_on_reclaiming() {
   DiskRegion* const region = preparation_.region;
   if (preparation_.step == Step::Copying) {
-    copy_next();
-    const bool copied =
-        preparation_.next == preparation_.kept.size() && !copy_read_.busy && !copy_read_.ready;
-    if (!copied || preparation_.unsettled != 0) return;
+    begin_copies();
+    if (preparation_.next != preparation_.kept.size() || preparation_.unsettled != 0) return;
     if (std::exchange(preparation_.failed, false)) {  // a copy was lost: the region stays what it is
       preparation_.step = Step::None;
       return;
@@ -101,102 +100,112 @@ void DiskStore::drop_rest(DiskRegion& region) {
 
 // ---- copies ---------------------------------------------------------------------------------
 
-void DiskStore::copy_next() {
-  while (!copy_read_.busy && !copy_read_.ready && preparation_.next < preparation_.kept.size()) {
-    const auto& [number, place] = preparation_.kept[preparation_.next];
-    copy_read_.number = number;
-    copy_read_.place = place;
-    copy_read_.region = preparation_.region;
-    if (!index_.holds(number) || index_.place(number) != place || preparation_.failed) {
-      skip_copy();
+// As many reads at a time as a device is quick with; what is read waits for its place in memory.
+void DiskStore::begin_copies() {
+  for (;;) {
+    const std::size_t at = preparation_.next + copies_.size();
+    if (at == preparation_.kept.size()) return;
+    auto copy = std::make_unique<CopyRead>();
+    std::tie(copy->number, copy->place) = preparation_.kept[at];
+    copy->region = preparation_.region;
+    if (!copies_.empty() && copying_bytes_ + copy->bytes() > most_copying_bytes) return;
+    copying_bytes_ += copy->bytes();
+    copies_.push_back(std::move(copy));
+    CopyRead& begun = *copies_.back();
+    if (preparation_.failed || !still_wanted(begun)) {
+      begun.state = CopyRead::State::Skipped;
       continue;
     }
-    copy_read_.memory = stock_.take(std::uint64_t{place.units} * disk_unit);
-    copy_read_.busy = true;
-    ++copy_read_.region->readers;
-    read_copy(0);
+    begun.memory = stock_.take(begun.bytes());
+    ++begun.region->readers;
+    read_copy(begun, 0);
   }
 }
 
-void DiskStore::skip_copy() {
-  preparation_.reserved -= std::uint64_t{copy_read_.place.units} * disk_unit;
-  ++preparation_.next;
-  stock_.give_back(std::move(copy_read_.memory));
+bool DiskStore::still_wanted(const CopyRead& copy) const {
+  return index_.holds(copy.number) && index_.place(copy.number) == copy.place;
 }
 
-void DiskStore::read_copy(std::uint64_t from) {
-  const std::uint64_t bytes = std::uint64_t{copy_read_.place.units} * disk_unit - from;
-  copy_read_.piece = {copy_read_.memory.data() + from, bytes};
-  IoRequest& request = copy_read_.request;
+void DiskStore::read_copy(CopyRead& copy, std::uint64_t from) {
+  const std::uint64_t bytes = copy.bytes() - from;
+  copy.piece = {copy.memory.data() + from, bytes};
+  IoRequest& request = copy.request;
   request.op = IoRequest::Op::Read;
-  request.file = copy_read_.region->file;
-  request.offset = std::uint64_t{copy_read_.place.at} * disk_unit + from;
+  request.file = copy.region->file;
+  request.offset = std::uint64_t{copy.place.at} * disk_unit + from;
   request.bytes = bytes;
-  request.pieces = {&copy_read_.piece, 1};
+  request.pieces = {&copy.piece, 1};
   queue_.add(&request, Priority::Write);
 }
 
-void DiskStore::copy_read(std::int64_t result) {
-  const std::uint64_t whole = std::uint64_t{copy_read_.place.units} * disk_unit;
-  const std::uint64_t before = whole - copy_read_.request.bytes;
+void DiskStore::copy_read(CopyRead& copy) {
+  const std::int64_t result = copy.request.result;
+  const std::uint64_t before = copy.bytes() - copy.request.bytes;
   const std::uint64_t more = result <= 0 ? 0 : static_cast<std::uint64_t>(result) / disk_unit * disk_unit;
-  if (more != 0 && before + more < whole) return read_copy(before + more);
-  --copy_read_.region->readers;
-  copy_read_.busy = false;
+  if (more != 0 && before + more < copy.bytes()) return read_copy(copy, before + more);
+  --copy.region->readers;
   counts_.add(counts_.bytes_read, before + more);
-  if (before + more == whole && copy_is_sound()) {
-    copy_read_.ready = true;
+  if (before + more == copy.bytes() && is_sound(copy)) {
+    copy.state = CopyRead::State::Sound;
     return;
   }
+  copy.state = CopyRead::State::Skipped;
   counts_.add(counts_.io_errors, result < 0 ? 1 : 0);
-  counts_.add(counts_.dropped, 1);
-  drop_place(copy_read_.number, copy_read_.place);
-  skip_copy();
+  drop_place(copy.number, copy.place);
 }
 
 // What is damaged is not written again under a fresh epoch.
-bool DiskStore::copy_is_sound() {
-  const std::size_t bytes = std::size_t{copy_read_.place.units} * disk_unit;
-  Envelope& envelope = copy_read_.envelope;
-  if (!index_.holds(copy_read_.number)) return false;
-  if (read_envelope({copy_read_.memory.data(), bytes}, envelope) != Damage::None) return false;
-  if (envelope.key != index_.key(copy_read_.number) || envelope.epoch != copy_read_.region->epoch)
-    return false;
-  if (std::uint64_t{envelope.payload_offset} + envelope.payload_bytes > bytes) return false;
+bool DiskStore::is_sound(CopyRead& copy) const {
+  Envelope& envelope = copy.envelope;
+  if (!index_.holds(copy.number)) return false;
+  if (read_envelope({copy.memory.data(), copy.bytes()}, envelope) != Damage::None) return false;
+  if (envelope.key != index_.key(copy.number) || envelope.epoch != copy.region->epoch) return false;
+  if (std::uint64_t{envelope.payload_offset} + envelope.payload_bytes > copy.bytes()) return false;
   std::vector<Part> parts;
   for (const PartEntry& entry : envelope.parts) {
-    parts.push_back(
-        {copy_read_.memory.data() + envelope.payload_offset + entry.offset, entry.bytes, entry.label});
+    parts.push_back({copy.memory.data() + envelope.payload_offset + entry.offset, entry.bytes, entry.label});
   }
   return check_parts(envelope, parts) == Damage::None;
 }
 
-// The copy that was read, with its place; nothing where it is not needed any more.
+// The first copy is placed, or will not be.
+void DiskStore::end_copy() {
+  CopyRead& copy = *copies_.front();
+  preparation_.reserved -= copy.bytes();
+  copying_bytes_ -= copy.bytes();
+  ++preparation_.next;
+  stock_.give_back(std::move(copy.memory));
+  copies_.pop_front();
+}
+
+// The next copy that was read, with its place; nothing where none is at hand. Parents come first, as they were chosen.
 std::unique_ptr<DiskStore::Pending> DiskStore::take_copy() {
-  copy_read_.ready = false;
-  auto copy = std::make_unique<Pending>();
-  copy->kind = Pending::Kind::Copy;
-  copy->bytes = copy->head_bytes = std::uint64_t{copy_read_.place.units} * disk_unit;
-  const bool wanted = index_.holds(copy_read_.number) && index_.place(copy_read_.number) == copy_read_.place;
-  if (!wanted || current_ == nullptr || !has_room(*copy)) {
-    preparation_.failed = preparation_.failed || wanted;
-    skip_copy();
-    return nullptr;
+  for (; !copies_.empty() && copies_.front()->state != CopyRead::State::Reading; end_copy()) {
+    CopyRead& read = *copies_.front();
+    const bool wanted = read.state == CopyRead::State::Sound && still_wanted(read);
+    auto copy = std::make_unique<Pending>();
+    copy->kind = Pending::Kind::Copy;
+    copy->bytes = copy->head_bytes = read.bytes();
+    if (!wanted || preparation_.failed || current_ == nullptr || !has_room(*copy)) {
+      preparation_.failed = preparation_.failed || wanted;
+      continue;
+    }
+    copy->key = read.envelope.key;
+    copy->parent = read.envelope.parent;
+    copy->flags = read.envelope.flags;
+    copy->pinned = index_.word(read.number).pinned();
+    copy->payload_units = read.envelope.payload_offset / disk_unit;
+    copy->number = read.number;
+    copy->from = read.place;
+    copy->head = std::move(read.memory);
+    give_place(*copy);
+    read.envelope.epoch = copy->epoch;
+    write_envelope(read.envelope, {copy->head.data(), copy->head_bytes});
+    ++preparation_.unsettled;
+    end_copy();
+    return copy;
   }
-  copy->key = copy_read_.envelope.key;
-  copy->parent = copy_read_.envelope.parent;
-  copy->flags = copy_read_.envelope.flags;
-  copy->pinned = index_.word(copy_read_.number).pinned();
-  copy->payload_units = copy_read_.envelope.payload_offset / disk_unit;
-  copy->number = copy_read_.number;
-  copy->from = copy_read_.place;
-  copy->head = std::move(copy_read_.memory);
-  give_place(*copy);
-  copy_read_.envelope.epoch = copy->epoch;
-  write_envelope(copy_read_.envelope, {copy->head.data(), copy->head_bytes});
-  ++preparation_.unsettled;
-  skip_copy();
-  return copy;
+  return nullptr;
 }
 
 // The index turns to a copy once it is durable, so that an error on the way leaves the old one.

@@ -27,11 +27,18 @@ std::uint32_t DiskStore::region_count() const {
 
 // ---- the next region ------------------------------------------------------------------------
 
-// One at a time, and only while none is being sealed: so what is not durable lies in two regions at most.
+// One at a time, and only while no more than the region before the open one waits for its sync: so what is not durable
+// lies in three regions at most.
 // Returns: whether one is there, is on its way or may be later.
 bool DiskStore::prepare_next() {
-  if (preparation_.step != Step::None || ready_ != nullptr || !seals_.empty()) return true;
+  if (preparation_.step != Step::None || ready_ != nullptr || unsynced_seals() > 1) return true;
   return !counts_.read_only.load() && (prepare_free() || prepare_new() || prepare_reclaimed());
+}
+
+std::size_t DiskStore::unsynced_seals() const {
+  return static_cast<std::size_t>(std::count_if(seals_.begin(), seals_.end(), [](const auto& seal) {
+    return seal->region->unpublished != 0 || seal->region->synced < seal->region->published;
+  }));
 }
 
 bool DiskStore::prepare_free() {

@@ -66,11 +66,12 @@ void DiskStore::complete(IoRequest* request) {
     case JobKind::Sync: return synced(static_cast<SyncJob&>(job));
     case JobKind::Footer: return footer_done(static_cast<Seal&>(job));
     case JobKind::Prepare: return prepared(request->result);
-    case JobKind::Copy: return copy_read(request->result);
+    case JobKind::Copy: return copy_read(static_cast<CopyRead&>(job));
   }
 }
 
 void DiskStore::pump() {
+  turn_over_ = false;
   for (std::uint64_t before = ~progress(); before != progress();) {
     before = progress();
     publish_all();

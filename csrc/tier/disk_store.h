@@ -70,8 +70,10 @@ class DiskStore {
   void begin(TierOperation* operation, Deadline now);
   // Effect: goes on with what a completed request was for.
   void complete(IoRequest* request);
-  // Effect: hands on what has come together. To be called once after a row of begin and complete.
+  // Effect: hands on what has come together, a full piece at most: who copies for long hears late what is done, and the
+  // disk has nothing to do meanwhile. To be called once after a row of begin and complete, and again while `more`.
   void pump();
+  bool more() const { return turn_over_; }
   // The record that a get which is being finished brought is not what it says.
   void drop(const TierOperation& operation);
 
@@ -205,7 +207,7 @@ class DiskStore {
     AlignedBuffer header;
     // Of a reclaim: what is kept, parents first, and how far it is.
     std::vector<std::pair<DiskIndex::Number, RecordPlace>> kept;
-    std::size_t next = 0;
+    std::size_t next = 0;         // the first that is neither placed nor given up
     std::uint64_t reserved = 0;   // bytes of the open region for it
     std::uint32_t unsettled = 0;  // copies placed and not durable yet
     bool failed = false;
@@ -216,8 +218,10 @@ class DiskStore {
     DiskRegion* region = nullptr;
     DiskIndex::Number number = none_u32;
     RecordPlace place;
-    bool busy = false, ready = false;  // ready: read and sound, not placed yet
+    enum class State : std::uint8_t { Reading, Sound, Skipped };
+    State state = State::Reading;
     Envelope envelope;
+    std::uint64_t bytes() const { return std::uint64_t{place.units} * disk_unit; }
   };
   struct Seal : Job {
     Seal() : Job(JobKind::Footer) {}
@@ -227,6 +231,7 @@ class DiskStore {
   };
 
   bool prepare_next();
+  std::size_t unsynced_seals() const;
   bool prepare_new();
   bool prepare_free();
   bool prepare_reclaimed();
@@ -241,11 +246,12 @@ class DiskStore {
   void remove_file(DiskRegion& region);
   void choose_kept(DiskRegion& region);
   void go_on_reclaiming();
-  void copy_next();
-  void read_copy(std::uint64_t from);
-  void copy_read(std::int64_t result);
-  bool copy_is_sound();
-  void skip_copy();
+  void begin_copies();
+  void read_copy(CopyRead& copy, std::uint64_t from);
+  void copy_read(CopyRead& copy);
+  bool is_sound(CopyRead& copy) const;
+  bool still_wanted(const CopyRead& copy) const;
+  void end_copy();
   std::unique_ptr<Pending> take_copy();
   void copy_settled(Pending& copy, bool durable);
   void drop_rest(DiskRegion& region);
@@ -307,7 +313,8 @@ class DiskStore {
   DiskRegion* current_ = nullptr;
   DiskRegion* ready_ = nullptr;
   Preparation preparation_;
-  CopyRead copy_read_;
+  std::deque<std::unique_ptr<CopyRead>> copies_;  // of preparation_.kept, from `next` on
+  std::uint64_t copying_bytes_ = 0;               // of them
   std::vector<std::unique_ptr<Seal>> seals_;
   std::vector<DiskRegion*> dirty_;  // may have unsynced records, by epoch
   std::map<DiskRegion*, std::unique_ptr<SyncJob>> syncs_;
@@ -324,6 +331,7 @@ class DiskStore {
   std::vector<std::unique_ptr<Piece>> pieces_;
   std::vector<Piece*> free_pieces_;
   Piece* open_piece_ = nullptr;
+  bool turn_over_ = false;  // of the pump under way: it has handed over a full piece
   std::size_t pieces_under_way_ = 0;
 
   std::deque<Waiter> waiters_;

@@ -94,7 +94,7 @@ void DiskTier::run() {
     engine.store->pump();
     if (ending && !any && engine.store->closed()) return;
     // What is pumped may have finished operations, and so brought new ones.
-    const auto at_most = any ? std::chrono::nanoseconds(0) : std::chrono::hours(1);
+    const auto at_most = any || engine.store->more() ? std::chrono::nanoseconds(0) : std::chrono::hours(1);
     const std::size_t count = engine.io->wait(done, at_most);
     for (std::size_t i = 0; i < count; ++i) engine.store->complete(done[i]);
   }
