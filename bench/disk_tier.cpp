@@ -59,6 +59,7 @@ class Store {
         double keep_share)
       : record_(record), parts_(parts), memory_(most_depth * record) {
     options_.path = directory;
+    options_.region_bytes = 64 * mib;
     options_.capacity_bytes = bytes / options_.region_bytes * options_.region_bytes;
     options_.depth = most_depth;
     options_.keep_share = keep_share;
@@ -78,7 +79,8 @@ class Store {
   }
   // Gets records at random among the newest that are sure to be there, each into memory of its own.
   raw_disk::Cost get(unsigned depth, std::size_t total, std::uint64_t seed) {
-    const double sure = 0.5 * (1 - 2 * options_.keep_share);  // beside the regions on their way, and what is kept
+    const double sure =
+        0.5 * (1 - 2 * options_.keep_share);  // beside the regions on their way, and what is kept
     const auto there = std::min(
         next_, static_cast<std::uint64_t>(sure * static_cast<double>(options_.capacity_bytes / record_)));
     std::vector<std::uint64_t> names(there);

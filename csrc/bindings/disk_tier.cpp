@@ -26,7 +26,7 @@ namespace {
 using Sizes = std::array<std::uint64_t, 4>;
 
 py::tuple open_disk(const std::string& path, const Sizes& sizes, double keep_share, int engine, bool direct,
-                    std::size_t depth, int admission, const TierLimits& limits) {
+                    std::size_t depth, int admission, bool reclaim_when_full, const TierLimits& limits) {
   DiskOptions options;
   options.path = path;
   options.capacity_bytes = sizes[0];
@@ -38,6 +38,7 @@ py::tuple open_disk(const std::string& path, const Sizes& sizes, double keep_sha
   options.direct = direct;
   options.depth = depth;
   options.admission = static_cast<WriteAdmission>(admission);
+  options.reclaim_when_full = reclaim_when_full;
   options.limits = limits;
   std::unique_ptr<DiskTier> tier;
   without_gil([&] { tier = open_disk_tier(options); });
@@ -53,7 +54,8 @@ void bind_disk_tier(py::module_& m) {
   m.attr("store_version") = disk_layout_version;
   m.def("crc32c_path", [] { return crc32c_name(crc32c_path()); });
   m.def("open_disk_tier", &open_disk, py::arg("path"), py::arg("sizes"), py::arg("keep_share"),
-        py::arg("engine"), py::arg("direct"), py::arg("depth"), py::arg("admission"), py::arg("limits"));
+        py::arg("engine"), py::arg("direct"), py::arg("depth"), py::arg("admission"),
+        py::arg("reclaim_when_full"), py::arg("limits"));
 }
 
 }  // namespace hkv

@@ -148,7 +148,8 @@ void DiskStore::request_syncs() {
   const auto behind = [&](const DiskRegion* region) {
     return region->synced < region->published && (full(region) || !waiters_.empty());
   };
-  const bool footers = closing_ || pieces_under_way_ == 0 || std::any_of(dirty_.begin(), dirty_.end(), behind);
+  const bool footers =
+      closing_ || pieces_under_way_ == 0 || std::any_of(dirty_.begin(), dirty_.end(), behind);
   for (DiskRegion* region : dirty_) {
     const bool wanted = behind(region) || (footers && full(region) && region->footer_written);
     if (!wanted || region->syncing) continue;

@@ -8,12 +8,6 @@
 #include "tier/disk_store.h"
 
 namespace hkv {
-namespace {
-
-constexpr std::uint32_t least_to_reclaim =
-    3;  // regions there must be, or a put finds no space rather than evicts
-
-}  // namespace
 
 RegionHeader DiskStore::header_of(const DiskRegion& region) const {
   return {superblock_.store, region.number, region.epoch, superblock_.region_bytes};
@@ -119,9 +113,15 @@ bool DiskStore::will_reclaim() const {
                       [](const auto& each) { return each->phase == RegionPhase::Free; });
 }
 
+// A file system that is full before the capacity is used is no reason to give up what is stored, unless asked to.
+bool DiskStore::may_reclaim() const {
+  const bool all_used = region_count() >= std::min(region_limit_, most_regions);
+  return region_count() >= least_to_reclaim && (all_used || options_.reclaim_when_full);
+}
+
 bool DiskStore::prepare_reclaimed() {
-  DiskRegion* const region = oldest();
-  if (region == nullptr || region_count() < least_to_reclaim) return false;
+  DiskRegion* const region = may_reclaim() ? oldest() : nullptr;
+  if (region == nullptr) return false;
   preparation_.region = region;
   preparation_.fresh = false;
   preparation_.step = Step::Copying;

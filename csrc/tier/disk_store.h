@@ -236,6 +236,7 @@ class DiskStore {
   bool prepare_free();
   bool prepare_reclaimed();
   bool will_reclaim() const;
+  bool may_reclaim() const;
   DiskRegion* oldest() const;
   std::uint32_t region_count() const;
   void allocate(DiskRegion& region, bool fresh);

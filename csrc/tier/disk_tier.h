@@ -20,8 +20,8 @@ enum class WriteAdmission : std::uint8_t { Always, SecondTouch, Budget };
 struct DiskOptions {
   std::string path;                  // a directory of this tier alone
   std::uint64_t capacity_bytes = 0;  // of all region files; whole regions, at least 4
-  // Of a new store; an old one keeps its own. Each region is an open file: large stores want larger ones.
-  std::uint64_t region_bytes = 64u << 20;
+  // Of a new store; an old one keeps its own. 0: by the capacity. Each region is an open file.
+  std::uint64_t region_bytes = 0;
   IoEngine engine = IoEngine::Auto;
   bool direct = true;      // around the page cache, where the file system can
   std::size_t depth = 16;  // requests at the device at a time
@@ -31,6 +31,9 @@ struct DiskOptions {
   std::uint64_t budget_bytes_per_second = 0, budget_burst_bytes = 0;
   // Of a region, at most 0.25: how much a reclaim may write again because it was hit or is pinned.
   double keep_share = 0.25;
+  // Where the file system is full before the capacity is used: false: new records are NoSpace, until there is room, and
+  // what is stored stays; true: the oldest region makes room, as if the capacity were what there is.
+  bool reclaim_when_full = false;
   TierLimits limits;
 };
 
@@ -76,6 +79,9 @@ class DiskTier : public Tier {
 
   std::unique_ptr<Engine> engine_;
 };
+
+// The size of regions for a capacity: 64 MiB, doubled until there are no more than 512 of them, at most 4 GiB.
+std::uint64_t region_bytes_for(std::uint64_t capacity_bytes);
 
 // Opens the store, made where there is none, and recovers what a crash left. `io`: instead of the directory at the path.
 // Throws Error(TierError): the path cannot be had, another opener holds it, it is no store or one of a newer version,

@@ -40,9 +40,13 @@ void require_alignment(Io& io, FileId file) {
 
 // ---- superblock -----------------------------------------------------------------------------
 
+std::uint64_t region_bytes_of(const DiskOptions& options) {
+  return options.region_bytes != 0 ? options.region_bytes : region_bytes_for(options.capacity_bytes);
+}
+
 Superblock draw_superblock(const DiskOptions& options) {
   Superblock out;
-  out.region_bytes = options.region_bytes;
+  out.region_bytes = region_bytes_of(options);
   if (::getrandom(&out.store, sizeof out.store, 0) != static_cast<ssize_t>(sizeof out.store)) {
     refuse("path", "random bytes for a new store", error_text(-errno));
   }
@@ -179,8 +183,9 @@ class Recovery {
 
   void read(std::vector<RecoveryRead*> reads, const std::string& name) { read_all(io_, reads, name); }
 
-  // The epoch of each region's life, from its header; where that is damaged, from its footer: a header is written over
-  // only when nothing of the old life is needed, but what is there is still true.
+  // The epoch of each region's life, from its header. Where that is damaged, from its footer, if that is of the same
+  // life for sure: regions are written over oldest first, so one that is younger than another was not. Of the oldest
+  // nobody knows: what its footer lists may have been written over, and removed, long ago.
   void read_heads() {
     std::vector<RecoveryRead*> heads;
     for (FoundRegion& found : found_) {
@@ -188,20 +193,47 @@ class Recovery {
       heads.push_back(found.head.get());
     }
     read(heads, "a region");
+    std::vector<std::pair<FoundRegion*, std::uint64_t>> headless;  // with the epoch of the footer
+    std::uint64_t unknown = 0;
     for (FoundRegion& found : found_) {
-      std::optional<std::uint64_t> epoch = read_region_header(found.head->bytes(), header_of(*found.region));
-      found.head.reset();
-      if (!epoch) {
-        const auto tail = tail_read(*found.region, disk_unit);
-        read({tail.get()}, found.region->name());
-        if (const auto trailer = read_footer_trailer(tail->bytes(), header_of(*found.region)))
-          epoch = trailer->epoch;
+      if (const auto epoch = epoch_of_header(found)) {
+        found.region->epoch = *epoch;
+        living_.push_back(&found);
+      } else if (const auto trailer = trailer_of(found)) {
+        headless.emplace_back(&found, trailer->epoch);
+      } else {
+        ++unknown;
       }
-      if (!epoch) continue;
-      found.region->epoch = *epoch;
-      next_epoch_ = std::max(next_epoch_, *epoch + 1);
-      living_.push_back(&found);
     }
+    std::uint64_t oldest = ~std::uint64_t{0}, newest = 0;
+    for (const FoundRegion* found : living_) {
+      oldest = std::min(oldest, found->region->epoch);
+      newest = std::max(newest, found->region->epoch);
+    }
+    for (const auto& [found, epoch] : headless) {
+      newest = std::max(newest, epoch);
+      if (epoch < oldest && found_.size() >= least_to_reclaim) continue;
+      found->region->epoch = epoch;
+      living_.push_back(found);
+    }
+    // A life whose header is lost had an epoch that no other may get.
+    next_epoch_ = newest + 1 + headless.size() + unknown;
+  }
+  std::optional<std::uint64_t> epoch_of_header(FoundRegion& found) {
+    const auto read_it = [&] { return read_region_header(found.head->bytes(), header_of(*found.region)); };
+    std::optional<std::uint64_t> epoch = read_it();
+    if (!epoch) {
+      found.head = std::make_unique<RecoveryRead>(found.region->file, 0, region_header_bytes);
+      read({found.head.get()}, found.region->name());
+      epoch = read_it();
+    }
+    found.head.reset();
+    return epoch;
+  }
+  std::optional<FooterTrailer> trailer_of(const FoundRegion& found) {
+    const auto tail = tail_read(*found.region, disk_unit);
+    read({tail.get()}, found.region->name());
+    return read_footer_trailer(tail->bytes(), header_of(*found.region));
   }
 
   void read_regions(std::span<FoundRegion* const> some) {
@@ -379,13 +411,21 @@ void require_capacity(const DiskOptions& options, std::uint64_t region_bytes) {
 
 }  // namespace
 
+std::uint64_t region_bytes_for(std::uint64_t capacity_bytes) {
+  std::uint64_t bytes = std::uint64_t{64} << 20;
+  while (bytes < most_region_bytes && capacity_bytes / bytes > 512) bytes *= 2;
+  return bytes;
+}
+
 void check_options(const DiskOptions& options) {
   const auto require = [](bool met, const char* field, const char* expected, const std::string& got) {
     if (!met) throw Error(ErrorCode::ArgumentError, field, expected, got);
   };
-  require(options.region_bytes % disk_unit == 0 && options.region_bytes >= least_region_bytes &&
-              options.region_bytes <= most_region_bytes,
-          "region_bytes", "a multiple of 4096 from 65536 to 4 GiB", std::to_string(options.region_bytes));
+  const bool by_capacity = options.region_bytes == 0;
+  require(
+      by_capacity || (options.region_bytes % disk_unit == 0 && options.region_bytes >= least_region_bytes &&
+                      options.region_bytes <= most_region_bytes),
+      "region_bytes", "a multiple of 4096 from 65536 to 4 GiB", std::to_string(options.region_bytes));
   require(options.depth >= 1, "depth", "at least 1", "0");
   require(options.keep_share >= 0 && options.keep_share <= 0.25, "keep_share", "0 to 0.25",
           std::to_string(options.keep_share));
@@ -413,7 +453,7 @@ DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recove
     std::erase(names, superblock_draft_name);
     if (!names.empty())
       refuse("path", "a store, or an empty directory to make one in", "one with " + names.front());
-    require_capacity(options, options.region_bytes);
+    require_capacity(options, region_bytes_of(options));
     superblock = make_superblock(io, options);
   }
   Recovery recovery(io, options, index, recovered, superblock, left_out);

@@ -41,7 +41,12 @@ void read_all(Io& io, std::span<RecoveryRead* const> reads, const std::string& n
       }
       under_way -= io.wait(done, std::chrono::hours(1));
     }
-    std::erase_if(left, [](const RecoveryRead* read) { return read->request.result >= 0; });
+    // A file may be shorter than it should be; that a device says so once proves nothing.
+    const bool last = tried + 1 == tries;
+    std::erase_if(left, [last](const RecoveryRead* read) {
+      const auto whole = static_cast<std::int64_t>(read->request.bytes);
+      return read->request.result == whole || (last && read->request.result >= 0);
+    });
   }
   if (left.empty()) return;
   throw Error(ErrorCode::TierError, "path", "a store that the device can read (without " + name + " it may)",
@@ -73,7 +78,7 @@ std::span<const std::byte> RegionScan::view(std::uint64_t offset, std::uint64_t 
 bool RegionScan::next(FooterEntry& out) {
   for (;;) {
     Found found = look(out);
-    if (found == Found::Torn || found == Found::Damaged) {  // once more, from the device
+    if (found != Found::Record && end_ < limit_) {  // once more, from the device
       window_bytes_ = 0;
       found = look(out);
     }

@@ -12,9 +12,6 @@ from hybridkv.errors import ArgumentError
 from hybridkv.tiers.tier import Tier, limits
 from hybridkv.windows import ApproximateWindows, KeepWindows
 
-REGION_BYTES = 64 << 20
-"""Size of a new store's region files, in bytes."""
-
 ENGINES = ("auto", "uring", "threads")
 ADMISSIONS = ("always", "second_touch", "budget")
 
@@ -66,8 +63,9 @@ class DiskTier(Tier):
         Of all region files; at least four regions.
     windows : KeepWindows, optional
         Which boundaries a cache stores here with their states. Default: all that it has.
-    region_bytes : int
-        Of a new store; an old one keeps its own. A record is at most a little less.
+    region_bytes : int, optional
+        Of a new store's files; an old one keeps its own. Each is open all the time. A record is at most 5/8 of it.
+        Default: 64 MiB, doubled until there are no more than 512 of them, at most 4 GiB.
     engine : {"auto", "uring", "threads"}
         How it reads and writes: io_uring where the kernel gives it, or threads.
     direct : bool
@@ -81,6 +79,9 @@ class DiskTier(Tier):
         Of ``admission="budget"``.
     keep_share : float
         Of a region, at most 0.25: how much of it is written again when it makes room, because it was used or is pinned.
+    reclaim_when_full : bool
+        Where the file system is full before the capacity is used. False: puts are NO_SPACE until there is room, and
+        what is stored stays. True: the oldest region makes room, as if the capacity were what there is.
     most_items, breaker_after, breaker_seconds
         As of :class:`MemoryTier`.
 
@@ -116,7 +117,7 @@ class DiskTier(Tier):
         capacity_bytes: int,
         *,
         windows: KeepWindows | ApproximateWindows | None = None,
-        region_bytes: int = REGION_BYTES,
+        region_bytes: int | None = None,
         engine: str = "auto",
         direct: bool = True,
         depth: int = 16,
@@ -124,6 +125,7 @@ class DiskTier(Tier):
         budget_bytes_per_second: int | None = None,
         budget_burst_bytes: int | None = None,
         keep_share: float = 0.25,
+        reclaim_when_full: bool = False,
         most_items: int = 4096,
         breaker_after: int = 3,
         breaker_seconds: tuple[float, float] = (1.0, 30.0),
@@ -133,7 +135,7 @@ class DiskTier(Tier):
             raise ArgumentError("windows", "a KeepWindows", windows)
         sizes = (
             byte_count("capacity_bytes", capacity_bytes),
-            byte_count("region_bytes", region_bytes),
+            0 if region_bytes is None else byte_count("region_bytes", region_bytes),
             *_budget(admission, budget_bytes_per_second, budget_burst_bytes),
         )
         core, recovered, self.engine = _core.open_disk_tier(
@@ -144,6 +146,7 @@ class DiskTier(Tier):
             flag("direct", direct),
             count("depth", depth),
             index_of("admission", ADMISSIONS, admission),
+            flag("reclaim_when_full", reclaim_when_full),
             common,
         )
         super().__init__(core, most_items)
