@@ -25,9 +25,6 @@ enum class RegionPhase : std::uint8_t {
   GivenUp,    // an I/O error: read, never appended to or synced again; reclaimed in its turn
 };
 
-// Regions there must be, or a put finds no space rather than evicts.
-inline constexpr std::uint32_t least_to_reclaim = 3;
-
 struct DiskRegion {
   std::uint32_t number = 0;
   std::uint32_t cut = 0;  // of its name

@@ -3,11 +3,18 @@
 // sealed while the next is filled.
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/check.h"
 #include "tier/disk_store.h"
 
 namespace hkv {
+namespace {
+
+// Regions there must be, or a put finds no space rather than evicts.
+constexpr std::uint32_t least_to_reclaim = 3;
+
+}  // namespace
 
 RegionHeader DiskStore::header_of(const DiskRegion& region) const {
   return {superblock_.store, region.number, region.epoch, superblock_.region_bytes};
@@ -130,13 +137,17 @@ bool DiskStore::prepare_reclaimed() {
 }
 
 void DiskStore::prepared(std::int64_t result) {
-  const bool is_write = preparation_.step == Step::Header;
-  if (result < 0 || (is_write && result != static_cast<std::int64_t>(region_header_bytes))) {
+  const IoRequest& done = preparation_.request;
+  const bool is_write = done.op == IoRequest::Op::Write;
+  if (result < 0 || (is_write && result != static_cast<std::int64_t>(done.bytes))) {
     return preparation_failed(result);
   }
   switch (preparation_.step) {
     case Step::Allocate: return write_header();
-    case Step::Header: {
+    case Step::Header:
+      if (!preparation_.fresh) return erase_footer();
+      [[fallthrough]];
+    case Step::OldFooter: {
       preparation_.step = Step::HeaderSync;
       preparation_.request.op = IoRequest::Op::Sync;
       preparation_.request.pieces = {};
@@ -155,12 +166,23 @@ void DiskStore::write_header() {
   write_region_header(header_of(region), std::span<std::byte, region_header_bytes>(preparation_.header.data(),
                                                                                    region_header_bytes));
   preparation_.step = Step::Header;
-  preparation_.piece = {preparation_.header.data(), region_header_bytes};
+  write_unit(0);
+}
+
+// So that where the new header rots, no footer stands for the old life.
+void DiskStore::erase_footer() {
+  std::memset(preparation_.header.data(), 0, disk_unit);
+  preparation_.step = Step::OldFooter;
+  write_unit(superblock_.region_bytes - disk_unit);
+}
+
+void DiskStore::write_unit(std::uint64_t offset) {
+  preparation_.piece = {preparation_.header.data(), disk_unit};
   IoRequest& request = preparation_.request;
   request.op = IoRequest::Op::Write;
-  request.file = region.file;
-  request.offset = 0;
-  request.bytes = region_header_bytes;
+  request.file = preparation_.region->file;
+  request.offset = offset;
+  request.bytes = disk_unit;
   request.pieces = {&preparation_.piece, 1};
   queue_.add(&request, Priority::Write);
 }

@@ -197,7 +197,7 @@ class DiskStore {
   void count_failure();
 
   // ---- regions (disk_regions.cpp, disk_reclaim.cpp) -----------------------------------------
-  enum class Step : std::uint8_t { None, Allocate, Copying, Settling, Readers, Header, HeaderSync };
+  enum class Step : std::uint8_t { None, Allocate, Copying, Readers, Header, OldFooter, HeaderSync };
   // The next region on its way: new, free, or reclaimed.
   struct Preparation : Job {
     Preparation() : Job(JobKind::Prepare), header(region_header_bytes) {}
@@ -242,6 +242,8 @@ class DiskStore {
   void allocate(DiskRegion& region, bool fresh);
   void prepared(std::int64_t result);  // the step under way is done
   void write_header();
+  void erase_footer();
+  void write_unit(std::uint64_t offset);
   void header_durable();
   void preparation_failed(std::int64_t result);
   void remove_file(DiskRegion& region);

@@ -183,9 +183,8 @@ class Recovery {
 
   void read(std::vector<RecoveryRead*> reads, const std::string& name) { read_all(io_, reads, name); }
 
-  // The epoch of each region's life, from its header. Where that is damaged, from its footer, if that is of the same
-  // life for sure: regions are written over oldest first, so one that is younger than another was not. Of the oldest
-  // nobody knows: what its footer lists may have been written over, and removed, long ago.
+  // The epoch of each region's life, from its header; where that is damaged, from its footer: the one of a former life is
+  // erased before a new life's header counts.
   void read_heads() {
     std::vector<RecoveryRead*> heads;
     for (FoundRegion& found : found_) {
@@ -193,31 +192,19 @@ class Recovery {
       heads.push_back(found.head.get());
     }
     read(heads, "a region");
-    std::vector<std::pair<FoundRegion*, std::uint64_t>> headless;  // with the epoch of the footer
-    std::uint64_t unknown = 0;
+    std::uint64_t headless = 0;
     for (FoundRegion& found : found_) {
-      if (const auto epoch = epoch_of_header(found)) {
-        found.region->epoch = *epoch;
-        living_.push_back(&found);
-      } else if (const auto trailer = trailer_of(found)) {
-        headless.emplace_back(&found, trailer->epoch);
-      } else {
-        ++unknown;
+      std::optional<std::uint64_t> epoch = epoch_of_header(found);
+      if (!epoch) {
+        ++headless;
+        epoch = epoch_of_footer(found);
       }
+      if (!epoch) continue;
+      found.region->epoch = *epoch;
+      next_epoch_ = std::max(next_epoch_, *epoch + 1);
+      living_.push_back(&found);
     }
-    std::uint64_t oldest = ~std::uint64_t{0}, newest = 0;
-    for (const FoundRegion* found : living_) {
-      oldest = std::min(oldest, found->region->epoch);
-      newest = std::max(newest, found->region->epoch);
-    }
-    for (const auto& [found, epoch] : headless) {
-      newest = std::max(newest, epoch);
-      if (epoch < oldest && found_.size() >= least_to_reclaim) continue;
-      found->region->epoch = epoch;
-      living_.push_back(found);
-    }
-    // A life whose header is lost had an epoch that no other may get.
-    next_epoch_ = newest + 1 + headless.size() + unknown;
+    next_epoch_ += headless;  // a life whose header is lost had an epoch that no other may get
   }
   std::optional<std::uint64_t> epoch_of_header(FoundRegion& found) {
     const auto read_it = [&] { return read_region_header(found.head->bytes(), header_of(*found.region)); };
@@ -230,10 +217,11 @@ class Recovery {
     found.head.reset();
     return epoch;
   }
-  std::optional<FooterTrailer> trailer_of(const FoundRegion& found) {
+  std::optional<std::uint64_t> epoch_of_footer(const FoundRegion& found) {
     const auto tail = tail_read(*found.region, disk_unit);
     read({tail.get()}, found.region->name());
-    return read_footer_trailer(tail->bytes(), header_of(*found.region));
+    const auto trailer = read_footer_trailer(tail->bytes(), header_of(*found.region));
+    return trailer ? std::optional(trailer->epoch) : std::nullopt;
   }
 
   void read_regions(std::span<FoundRegion* const> some) {
