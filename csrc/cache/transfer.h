@@ -34,8 +34,8 @@ struct Transfer {
   struct Pin {
     DescriptorId id;
     WordClass which;
-    SlotMask marked;    // slots in Offloading
-    std::int64_t unit;  // at which its blocks end
+    SlotMask marked;        // slots in Offloading
+    std::uint32_t counted;  // bit a group: its page counts as held by nobody who could finish for it
   };
   struct Page {  // entry of the fill that a part of the record is loaded into
     int group;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 namespace hkv {
 namespace {
@@ -274,10 +275,9 @@ TransferState Transfers::state_of(const Transfer& transfer) const {
   state.damage = transfer.damage;
   state.left_out = transfer.left_out;
   if (transfer.failed_record >= 0) {
-    const auto& [group, block] =
-        transfer.records[static_cast<std::size_t>(transfer.failed_record)].blocks.front();
-    state.failed_group = group;
-    state.failed_block = block;
+    const auto& blocks = transfer.records[static_cast<std::size_t>(transfer.failed_record)].blocks;
+    if (!blocks.empty())
+      std::tie(state.failed_group, state.failed_block) = blocks.front();  // a listing has none
   }
   return state;
 }

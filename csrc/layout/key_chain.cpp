@@ -134,6 +134,18 @@ std::shared_ptr<KeyChain> KeyChain::slice(std::int64_t begin, std::int64_t end, 
   return chain;
 }
 
+std::shared_ptr<KeyChain> KeyChain::head(std::int64_t tokens) const {
+  const std::int64_t unit = tokens / unit_tokens_, rest = tokens % unit_tokens_;
+  HKV_CHECK(begin_unit_ <= unit && tokens <= this->tokens() && (rest == 0 || has_tokens_));
+  std::shared_ptr<KeyChain> chain = slice(begin_unit_, unit, false);
+  if (rest == 0) return chain;
+  chain->rest_.resize(static_cast<std::size_t>(rest));
+  read_ids(unit * unit_tokens_, rest, chain->rest_.data());
+  chain->media_ = media_;
+  std::erase_if(chain->media_, [&](const MediaSpan& span) { return span.offset >= tokens; });
+  return chain;
+}
+
 // Adds the whole units of `tokens` after end_unit_, whose digests so far are in `before` (null: none).
 void KeyChain::append(TokenView tokens, const std::shared_ptr<Digests>& before) {
   const std::int64_t from = end_unit_, units = tokens.count / unit_tokens_, to = from + units;

@@ -76,6 +76,11 @@ class KeyChain {
   // `keep_rest` the partial rest stays. Requires: begin_unit() <= begin <= end <= end_unit().
   std::shared_ptr<KeyChain> slice(std::int64_t begin, std::int64_t end, bool keep_rest) const;
 
+  // The chain cut behind the first `tokens` tokens: what is left of the unit cut becomes the partial rest, so that its
+  // tip is the one of that length here. Requires: begin_unit() * unit_tokens() <= tokens <= tokens(); has_tokens() where
+  // a unit is cut. Throws: ArgumentError as tip_key.
+  std::shared_ptr<KeyChain> head(std::int64_t tokens) const;
+
   // Keys of the whole sequence from unit 0, slices included; length end_unit().
   const Key128* keys() const { return digests_->head.get(); }
   std::int64_t begin_unit() const { return begin_unit_; }
