@@ -11,27 +11,61 @@ std::shared_ptr<Transfer> Transfers::offload(const std::shared_ptr<const KeyChai
                                              std::span<const std::int64_t> boundaries,
                                              const TransferOptions& options) {
   for (const std::int64_t t : boundaries) check_boundary("boundaries", *keys, t);
-  check_pools();
-  auto transfer = std::make_shared<Transfer>();
-  transfer->kind = TransferKind::Offload;
-  transfer->options = options;
-  transfer->keys = keys;
+  const std::shared_ptr<Transfer> transfer = offload_begun(keys, options);
   const std::lock_guard guard(lock_);
-  const std::int64_t history = list_history(*transfer);
+  const std::int64_t history = list_history(*transfer, 0);
+  for (const std::int64_t t : boundaries) list_boundary(*transfer, t, history);
+  begin(transfer);
+  return transfer;
+}
+
+std::shared_ptr<Transfer> Transfers::offload_new(const std::shared_ptr<const KeyChain>& keys,
+                                                 std::span<const std::int64_t> boundaries,
+                                                 std::span<const std::int64_t> ends,
+                                                 const TransferOptions& options) {
+  for (const std::int64_t t : boundaries) check_boundary("boundaries", *keys, t);
+  for (const std::int64_t t : ends) check_boundary("ends", *keys, t);
+  const std::shared_ptr<Transfer> transfer = offload_begun(keys, options);
+  const std::lock_guard guard(lock_);
+  const std::int64_t history = list_history(*transfer, stored_unit(*keys));
+  for (const std::int64_t t : ends) {
+    if (list_boundary(*transfer, t, history)) break;
+  }
+  std::vector<std::int64_t> tried;
+  for (const Transfer::Boundary& each : transfer->boundaries) tried.push_back(each.tokens);
+  std::sort(tried.begin(), tried.end());
   for (const std::int64_t t : boundaries) {
-    if (history_below(t) > history || !add_boundary(*transfer, t)) {
-      transfer->left_out.push_back(t);
-    } else {
-      transfer->tokens = std::max(transfer->tokens, t);
-    }
+    if (!std::binary_search(tried.begin(), tried.end(), t)) list_boundary(*transfer, t, history);
   }
   begin(transfer);
   return transfer;
 }
 
+std::shared_ptr<Transfer> Transfers::offload_begun(const std::shared_ptr<const KeyChain>& keys,
+                                                   const TransferOptions& options) const {
+  check_pools();
+  auto transfer = std::make_shared<Transfer>();
+  transfer->kind = TransferKind::Offload;
+  transfer->options = options;
+  transfer->keys = keys;
+  return transfer;
+}
+
+// Returns: whether all is here that the boundary needs; `history` tokens are in the tier or on their way.
+bool Transfers::list_boundary(Transfer& transfer, std::int64_t tokens, std::int64_t history) const {
+  using Lack = Transfer::Boundary::Lack;
+  const std::size_t from = transfer.records.size();
+  Lack lack = history_below(tokens) > history ? Lack::History : Lack::Nothing;
+  if (lack == Lack::Nothing && !add_boundary(transfer, tokens)) lack = Lack::States;
+  transfer.boundaries.push_back({tokens, lack, from, transfer.records.size()});
+  if (lack == Lack::Nothing) transfer.tokens = std::max(transfer.tokens, tokens);
+  return lack == Lack::Nothing;
+}
+
 void Transfers::check_boundary(const char* field, const KeyChain& keys, std::int64_t tokens) const {
   const Layout& layout = cache_.layout_;
-  const bool tip = is_tip(layout, tokens) && keys.has_tokens();
+  const bool tip =
+      is_tip(layout, tokens) && keys.has_tokens() && tokens / layout.unit_tokens >= keys.first_tip_unit();
   if (tokens > 0 && tokens <= keys.tokens() && (tip || tokens % layout.step_tokens() == 0)) return;
   throw Error(ErrorCode::ArgumentError, field,
               "multiples of " + std::to_string(layout.step_tokens()) +
@@ -69,13 +103,25 @@ Key128 Transfers::parent_of(const KeyChain& keys, std::int64_t unit) const {
   return at == 0 ? Key128{} : keys.keys()[at - 1];
 }
 
-// Adds a record for each block that is here and not in the tier, in prefix order, up to the first that is neither.
-// Returns: tokens of history that the tier has then, if all goes well.
-std::int64_t Transfers::list_history(Transfer& transfer) const {
+// The last unit whose block record the tier has, and so all below it. Cost: a look for each block behind it.
+std::int64_t Transfers::stored_unit(const KeyChain& keys) const {
   const Layout& layout = cache_.layout_;
   if (layout.probe_units == 0) return 0;
-  std::int64_t reached = 0;
-  for (std::int64_t unit = layout.probe_units; unit <= transfer.keys->end_unit();
+  std::int64_t unit = keys.end_unit() / layout.probe_units * layout.probe_units;
+  for (; unit > 0; unit -= layout.probe_units) {
+    if (!records_history_at(unit)) continue;
+    if (cache_.ask_tier(keys.keys()[unit - 1], RecordKind::Block) == TierAnswer::Here) break;
+  }
+  return unit;
+}
+
+// Adds a record for each block that is here and not in the tier, in prefix order, up to the first that is neither. Blocks
+// up to `stored_unit` are in the tier. Returns: tokens of history that the tier has then, if all goes well.
+std::int64_t Transfers::list_history(Transfer& transfer, std::int64_t stored_unit) const {
+  const Layout& layout = cache_.layout_;
+  if (layout.probe_units == 0) return 0;
+  std::int64_t reached = stored_unit * layout.unit_tokens;
+  for (std::int64_t unit = stored_unit + layout.probe_units; unit <= transfer.keys->end_unit();
        unit += layout.probe_units) {
     if (!records_history_at(unit)) continue;
     const Key128 key = transfer.keys->keys()[unit - 1];

@@ -40,6 +40,7 @@ std::shared_ptr<Transfer> Transfers::restore(const std::shared_ptr<const KeyChai
   transfer->options = options;
   transfer->keys = keys->head(tokens);
   transfer->tokens = tokens;
+  transfer->boundaries.push_back({tokens});
   transfer->fill = cache_.reserve(transfer->keys, needed, cache_.spec_formats_, nullptr, ticket, true);
   const std::lock_guard guard(lock_);
   list_records(*transfer);
@@ -172,7 +173,7 @@ void Transfers::add_unknown_tips(const KeyChain& keys, std::vector<RecordKey>& u
     last = unit;
   }
   if (layout.probe_units != 0) last = std::min(keys.end_unit(), last + layout.probe_units - 1);
-  for (std::int64_t unit = last; unit >= std::max(last - most_units_asked, std::int64_t{0}); --unit) {
+  for (std::int64_t unit = last; unit >= std::max(last - most_units_asked, keys.first_tip_unit()); --unit) {
     const std::int64_t longest = std::min(layout.unit_tokens - 1, keys.tokens() - unit * layout.unit_tokens);
     for (std::int64_t from = 0; from <= longest; from += lengths_per_listing) {
       if (!add_unknown(RecordKind::Boundary, listing_key(keys, unit, from), unknown)) continue;

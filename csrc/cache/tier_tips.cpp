@@ -37,7 +37,8 @@ void HybridCache::gather_tier_tips(const Question& question, MatchScratch& scrat
   std::int64_t unit = std::min(keys.end_unit(), (question.limit - 1) / layout_.unit_tokens);
   if (layout_.probe_units != 0) unit = std::min(unit, (scratch.obtainable + 1) * layout_.probe_units - 1);
   TipBudget left;
-  for (; unit >= 0 && (unit + 1) * layout_.unit_tokens > above && left.listings > 0; --unit) {
+  for (; unit >= keys.first_tip_unit() && (unit + 1) * layout_.unit_tokens > above && left.listings > 0;
+       --unit) {
     if (find_tier_tips(question, scratch, unit, above, left)) break;
   }
 }

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from hybridkv import _core
 from hybridkv.arguments import flag, length
-from hybridkv.errors import ArgumentError
+from hybridkv.errors import ArgumentError, TierError
 from hybridkv.handles import Uncopied
 from hybridkv.holders import seconds
 from hybridkv.keys import BlockKeys
@@ -19,8 +20,25 @@ from hybridkv.ticket import Ticket
 from hybridkv.tiers import Damage, TierStatus
 from hybridkv.verdict import Plan, Why
 
+_FOREVER_S = 1e9
+
 TIMEOUT_S = 10.0
 """Of each record of a transfer unless something else is said, from when it is sent."""
+
+_LACKING = {-1: "states", -2: "history"}  # of what memory lacked, by the core's number
+
+_LOST = frozenset(
+    {
+        TierStatus.CORRUPT,
+        TierStatus.MISMATCH,
+        TierStatus.TIMEOUT,
+        TierStatus.UNAVAILABLE,
+        TierStatus.IO_ERROR,
+        TierStatus.CLOSED,
+        TierStatus.READ_ONLY,
+    }
+)
+"""What a record may come to that was to be stored and that nobody refused."""
 
 _LOOK_AGAIN_S = 0.05  # another thread may have taken the report that a wait was for
 
@@ -48,6 +66,16 @@ class TransferResult:
         it can be read and not resumed.
     elsewhere : int
         Of a restore: pages that another request was already loading or computing.
+    boundaries : tuple of int
+        Lengths in tokens, ascending. Of an offload those that can be resumed from the tier now, as far as they were asked
+        for: stored by this transfer or known there before. Of a restore the length that it made usable.
+    tips : tuple of int
+        Those of them that end inside a unit.
+    blocks : mapping of str to int
+        By group, pages that were stored or published.
+    missed : mapping of int to str
+        Lengths asked for that are not among ``boundaries``, and why: ``"states"`` where memory lacks a window, a state or
+        a tip's page; ``"history"`` where it lacks a block below; else the name of the status that a record came to.
     """
 
     status: TierStatus
@@ -58,11 +86,36 @@ class TransferResult:
     why: Why | None
     left_out: tuple[int, ...]
     elsewhere: int
+    boundaries: tuple[int, ...] = ()
+    tips: tuple[int, ...] = ()
+    blocks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    missed: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     @property
     def ok(self) -> bool:
         """Whether everything that was to move did."""
         return self.status is TierStatus.OK
+
+
+@dataclass(frozen=True)
+class FlushResult:
+    """What is durable now that was not when the cache was flushed before.
+
+    Attributes
+    ----------
+    records, bytes : int
+        Records that offloads stored since, and their bytes.
+    refused : mapping of str to int
+        Records that the tier did not take, by the name of the status: NO_SPACE where it is full or does not want them,
+        MISS where the block below was not there, CANCELLED behind one that failed.
+    durable : bool
+        False of a tier that loses everything with the process anyway.
+    """
+
+    records: int
+    bytes: int
+    refused: Mapping[str, int] = field(hash=False)
+    durable: bool
 
 
 class Transfer(Uncopied):
@@ -132,7 +185,23 @@ class Transfer(Uncopied):
         why = None
         if self.kind == "restore" and group >= 0 and found is not TierStatus.CANCELLED:
             why = self._why(found, Damage(damage), group, block)
-        return TransferResult(found, tokens, records, ok, moved, why, tuple(left_out), elsewhere)
+        boundaries, missed, blocks, *_ = self._core.outcome()
+        lengths = tuple(sorted(boundaries))
+        unit = self._cache.spec.unit_tokens
+        return TransferResult(
+            found,
+            tokens,
+            records,
+            ok,
+            moved,
+            why,
+            tuple(left_out),
+            elsewhere,
+            lengths,
+            tuple(t for t in lengths if t % unit),
+            {group.name: count for group, count in zip(self._cache.spec.groups, blocks, strict=True) if count},
+            {length: _LACKING[why] if why < 0 else TierStatus(why).name for length, why in sorted(missed)},
+        )
 
     def _why(self, status: TierStatus, damage: Damage, group: int, block: int) -> Why:
         name = self._cache.spec.groups[group].name
@@ -167,10 +236,11 @@ class Tiered(Running):
         Parameters
         ----------
         keys : BlockKeys
-            Keys of the sequence from its start. A partial last unit is not stored: the boundary below it is.
+            Keys of the sequence from its start.
         boundaries : sequence of int, optional
-            Lengths in tokens whose windows and states are stored with it. Default: of all lengths that are usable now,
-            those that the tier's policy of windows keeps (:class:`~hybridkv.KeepWindows`).
+            Lengths in tokens whose windows and states are stored with it, tips among them: of a tip the partial pages
+            of history too, their attested rows alone. Default: of all lengths that are usable now, those that the
+            tier's policy of windows keeps (:class:`~hybridkv.KeepWindows`); a tip is an end to it.
         timeout_s : float
             Of each record, from when it is sent, in seconds.
         durable : bool
@@ -185,8 +255,9 @@ class Tiered(Running):
         Raises
         ------
         ArgumentError
-            No tier, keys of another unit or a slice, a boundary that is no multiple of ``spec.boundary_tokens`` inside
-            the keys, a group whose pool is not bound to host memory, a time that is none.
+            No tier, keys of another unit or a slice, a boundary outside the keys or that neither is a multiple of
+            ``spec.boundary_tokens`` nor ends inside a unit, a group whose pool is not bound to host memory, a time that
+            is none.
         Closed
             The cache was closed.
         """
@@ -198,14 +269,82 @@ class Tiered(Running):
         options = (duration(timeout_s), flag("durable", durable), flag("pinned", pinned))
         return Transfer(self, _core.offload(self._core, core_keys, chosen, *options), "offload")
 
-    def _offload(self, keys: _core.KeyChain, tokens: int) -> _core.Transfer:
-        """Store a prefix as :meth:`offload` would by default."""
-        return _core.offload(self._core, keys, self._kept_boundaries(keys, tokens), TIMEOUT_S, False, False)
+    def flush(self, timeout: float | None = None) -> FlushResult:
+        """Wait until everything that was handed to the tier before survives a power cut.
 
-    def _written(self, keys: _core.KeyChain) -> None:
-        """A prefix was published: store it where the cache does so by itself."""
+        What a write-back cache holds back is stored first, whatever its pools have free; then this waits for every
+        offload that was begun, and for the tier to say that what it took is durable.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most. Default: as long as it takes.
+
+        Returns
+        -------
+        FlushResult
+            What was stored since the flush before, and what the tier would not have.
+
+        Raises
+        ------
+        TimeoutError
+            It is not done by then. What was handed over goes on.
+        TierError
+            Something that was handed over since the flush before is not durable and nobody refused it: ``got`` says how
+            many records came to what. It is told once.
+        ArgumentError
+            No tier, no number of seconds.
+        Closed
+            The cache was closed.
+        """
+        self._check_usable()
+        if self.tier is None:
+            raise ArgumentError("tier", "a cache made with a tier", None)
+        limit = _FOREVER_S if timeout is None else min(duration(timeout, "timeout"), _FOREVER_S)
+        with suppress(Exception):  # of an event: poll tells of it
+            self._deferred.apply_due()
+        self._tier_writes.store_all(self)
+        transfer = Transfer(self, _core.flush(self._core, limit), "flush")
+        try:
+            status = transfer.result(timeout).status
+        except TimeoutError:
+            transfer.cancel()
+            raise TimeoutError(f"what was handed to the tier is not durable after {timeout} s") from None
+        *_, records, moved, failed = transfer._core.outcome()
+        came_to = {TierStatus(index): count for index, count in enumerate(failed) if count}
+        lost = {found.name: count for found, count in came_to.items() if found in _LOST}
+        if status is TierStatus.TIMEOUT:
+            raise TimeoutError(f"what was handed to the tier is not durable after {timeout} s")
+        if lost or status is not TierStatus.OK:
+            said = ", ".join(f"{count} {name}" for name, count in lost.items()) or "none lost"
+            raise TierError("flush", "every record stored and synced", f"sync {status.name}, records {said}")
+        refused = {found.name: count for found, count in came_to.items()}
+        return FlushResult(records, moved, refused, self.tier.durable)
+
+    def _offload_all(self, keys: _core.KeyChain) -> _core.Transfer:
+        """Store a prefix as :meth:`offload` would by default."""
+        return _core.offload(self._core, keys, self._kept_boundaries(keys, keys.tokens), TIMEOUT_S, False, False)
+
+    def _offload_new(self, keys: _core.KeyChain, since: int) -> _core.Transfer:
+        """Store what is new in a prefix of which nothing below `since` tokens is: work that does not grow with it.
+
+        Boundaries are those that the policy keeps of all lengths beyond `since`; the core leaves out what lacks states.
+        The end of the sequence, or the longest boundary below it that is complete, is an end to the policy.
+        """
+        assert self.tier is not None
+        step, tokens, windows = self.spec.boundary_tokens, keys.tokens, self.tier.windows
+        aligned = range(since // step * step + step, tokens + 1, step)
+        ends = list(windows.kept(self.spec, [(t, True) for t in aligned]))[::-1] if windows.ends else []
+        if windows.ends and keys.rest_tokens:
+            ends.insert(0, tokens)
+        return _core.offload_new(
+            self._core, keys, list(windows.kept(self.spec, [(t, False) for t in aligned])), ends, TIMEOUT_S
+        )
+
+    def _written(self, keys: _core.KeyChain, since: int) -> None:
+        """A prefix was published, new from `since` tokens on: store it where the cache does so by itself."""
         if self.tier is not None:
-            self._tier_writes.note(self, keys)
+            self._tier_writes.note(self, keys, since)
 
     def poll(self) -> int:
         """Apply what is due after events, take what the tier reports, and store what is due.
@@ -338,8 +477,9 @@ class Tiered(Running):
         """Return the usable lengths whose states are stored: an end is where the sequence ends, as far as it can."""
         assert self.tier is not None
         step = self.spec.boundary_tokens
-        usable = [int(t) for t in self._core.boundaries(keys, tokens + 1, None) if t % step == 0]
-        return list(self.tier.windows.kept(self.spec, [(t, t == usable[-1]) for t in usable]))
+        usable = [int(t) for t in self._core.boundaries(keys, tokens + 1, None)]
+        ends = [(t, t % step != 0 or t == usable[-1]) for t in usable]
+        return list(self.tier.windows.kept(self.spec, ends))
 
     def _tier_keys(self, keys: BlockKeys) -> _core.KeyChain:
         if self.tier is None:
@@ -348,9 +488,9 @@ class Tiered(Running):
         return self._whole_keys(keys)
 
 
-def duration(timeout_s: float) -> float:
+def duration(timeout_s: float, name: str = "timeout_s") -> float:
     """Return a time-out in seconds, or refuse what is none."""
-    value = seconds("timeout_s", timeout_s)
-    if not 0 < value < 1e9:
-        raise ArgumentError("timeout_s", "seconds, above 0", timeout_s)
+    value = seconds(name, timeout_s)
+    if not 0 < value < _FOREVER_S:
+        raise ArgumentError(name, "seconds, above 0", timeout_s)
     return value

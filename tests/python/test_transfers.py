@@ -240,7 +240,7 @@ def test_arguments() -> None:
         with pytest.raises(hk.ArgumentError, match="tier"):
             plain.cache.offload(keys)
         with pytest.raises(hk.ArgumentError, match="boundaries"):
-            world.cache.offload(keys, boundaries=[3])
+            world.cache.offload(keys, boundaries=[0])
         with pytest.raises(hk.ArgumentError, match="boundaries"):
             world.cache.offload(keys, boundaries=[12])
         with pytest.raises(hk.ArgumentError, match="timeout_s"):

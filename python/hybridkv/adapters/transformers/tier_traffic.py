@@ -8,7 +8,11 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from hybridkv.adapters.transformers.store import Store
+from hybridkv.adapters.transformers.whole import prefix_of
 from hybridkv.cache import HybridCache
 from hybridkv.errors import OutOfPages
 from hybridkv.keys import BlockKeys
@@ -20,6 +24,9 @@ _MOST_FAILED = 8
 
 _MOST_WRITES = 32
 """Transfers to the tier at a time: each pins its pages."""
+
+_ASKED = 3
+"""Times that a tier without an index is asked: for history, for what lists tips behind it, for the tips."""
 
 _LATE_S = 1.0  # that a transfer may be late: its records have deadlines of their own
 
@@ -138,13 +145,15 @@ class TierTraffic:
 
     # -- from the tier -----------------------------------------------------------------------------
 
-    def load(self, keys: BlockKeys) -> Loaded:
+    def load(self, keys: BlockKeys, ids: npt.NDArray[np.int64]) -> Loaded:
         """Load what makes more of a prefix usable than memory does; where a record is refused, the next smaller length.
 
         Parameters
         ----------
         keys : BlockKeys
             Of a prompt.
+        ids : numpy.ndarray
+            [[tokens]] int64, what the keys were made of.
 
         Returns
         -------
@@ -166,7 +175,8 @@ class TierTraffic:
             except TimeoutError:
                 break
             finally:  # whatever was published is known to who makes room
-                self._store.note(keys, tokens, whole=transfer.done() and transfer.result().ok)
+                whole = transfer.done() and transfer.result().ok
+                self._store.note(prefix_of(keys, ids, tokens), tokens, whole=whole)
             told.bytes += result.bytes
             if result.why is not None:
                 told.refused.append(result.why)
@@ -177,7 +187,9 @@ class TierTraffic:
 
     def _begin(self, keys: BlockKeys) -> tuple[int, Transfer] | None:
         tier = self._cache.tier
-        if tier is not None and self._cache._ask_tier(keys, self._timeout_s):
+        for _ in range(_ASKED):
+            if tier is None or not self._cache._ask_tier(keys, self._timeout_s):
+                break
             tier.drain(self._timeout_s)
             self._cache.poll()
         plan = self._cache.restorable(keys)
