@@ -300,7 +300,17 @@ class Tiered(Running):
         self._check_usable()
         if self.tier is None:
             raise ArgumentError("tier", "a cache made with a tier", None)
-        limit = _FOREVER_S if timeout is None else min(duration(timeout, "timeout"), _FOREVER_S)
+        status, result = self._flush(timeout)
+        lost = ", ".join(f"{count} {name}" for name, count in result.refused.items() if TierStatus[name] in _LOST)
+        if lost or status is not TierStatus.OK:
+            got = f"sync {status.name}, records {lost or 'none lost'}"
+            raise TierError("flush", "every record stored and synced", got)
+        return result
+
+    def _flush(self, timeout: float | None) -> tuple[TierStatus, FlushResult]:
+        """Flush, and say what the tier's own flush came to; what was lost is among what was refused."""
+        assert self.tier is not None
+        limit = _FOREVER_S if timeout is None else duration(timeout, "timeout")
         with suppress(Exception):  # of an event: poll tells of it
             self._deferred.apply_due()
         self._tier_writes.store_all(self)
@@ -309,17 +319,12 @@ class Tiered(Running):
             status = transfer.result(timeout).status
         except TimeoutError:
             transfer.cancel()
-            raise TimeoutError(f"what was handed to the tier is not durable after {timeout} s") from None
-        *_, records, moved, failed = transfer._core.outcome()
-        came_to = {TierStatus(index): count for index, count in enumerate(failed) if count}
-        lost = {found.name: count for found, count in came_to.items() if found in _LOST}
+            status = TierStatus.TIMEOUT
         if status is TierStatus.TIMEOUT:
             raise TimeoutError(f"what was handed to the tier is not durable after {timeout} s")
-        if lost or status is not TierStatus.OK:
-            said = ", ".join(f"{count} {name}" for name, count in lost.items()) or "none lost"
-            raise TierError("flush", "every record stored and synced", f"sync {status.name}, records {said}")
-        refused = {found.name: count for found, count in came_to.items()}
-        return FlushResult(records, moved, refused, self.tier.durable)
+        *_, records, moved, failed = transfer._core.outcome()
+        came_to = {TierStatus(index).name: count for index, count in enumerate(failed) if count}
+        return status, FlushResult(records, moved, came_to, self.tier.durable)
 
     def _offload_all(self, keys: _core.KeyChain) -> _core.Transfer:
         """Store a prefix as :meth:`offload` would by default."""

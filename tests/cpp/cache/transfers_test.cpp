@@ -9,6 +9,7 @@
 
 #include "cache/tip_transfers.h"
 #include "cache/transfer_world.h"
+#include "cache/write_through.h"
 #include "testing.h"
 
 namespace hkv {

@@ -214,7 +214,7 @@ class PrefixReuse:
         return {} if self._traffic is None else self._traffic.not_written
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until what was kept so far is in the tier, at most so many seconds.
+        """Wait until what was kept so far is in the tier and durable, at most so many seconds.
 
         Parameters
         ----------
@@ -224,8 +224,8 @@ class PrefixReuse:
         Returns
         -------
         bool
-            Whether nothing is on its way any more; :attr:`not_written` tells what did not arrive. Another process finds
-            it now; a power cut it survives once the tier was closed, or filled the region that it lies in.
+            Whether nothing is on its way any more; :attr:`not_written` tells what did not arrive. The rest survives a
+            power cut now, where the tier is durable at all.
 
         Raises
         ------

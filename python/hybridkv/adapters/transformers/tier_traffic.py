@@ -16,6 +16,7 @@ from hybridkv.adapters.transformers.whole import prefix_of
 from hybridkv.cache import HybridCache
 from hybridkv.errors import OutOfPages
 from hybridkv.keys import BlockKeys
+from hybridkv.tiers import TierStatus
 from hybridkv.transfers import Transfer, TransferResult
 from hybridkv.verdict import Why
 
@@ -65,7 +66,7 @@ class TierTraffic:
     Attributes
     ----------
     not_written : collections.Counter
-        Transfers to the tier that failed, by the name of the status.
+        Transfers to the tier that failed, by the name of the status; of what the cache stores by itself, records.
 
     Notes
     -----
@@ -117,7 +118,7 @@ class TierTraffic:
         return True
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait for all writes, at most so many seconds; say whether all are done."""
+        """Wait until all that the tier took is durable, at most so many seconds; say whether nothing is on its way."""
         until = None if timeout is None else time.monotonic() + timeout
         while self._writes:
             with self._lock:
@@ -129,6 +130,18 @@ class TierTraffic:
             except TimeoutError:
                 return False
             self._forget_done()
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        try:
+            status, result = self._cache._flush(left)
+        except TimeoutError:
+            return False
+        with self._lock:
+            if not self._own_writes:
+                self.not_written.update(result.refused)
+            if status is not TierStatus.OK and status.name not in self.not_written:  # told once
+                self.not_written[status.name] = 1
         return True
 
     def _forget_done(self) -> None:
