@@ -67,15 +67,15 @@ class TransferResult:
     elsewhere : int
         Of a restore: pages that another request was already loading or computing.
     boundaries : tuple of int
-        Lengths in tokens, ascending. Of an offload those that can be resumed from the tier now, as far as they were asked
-        for: stored by this transfer or known there before. Of a restore the length that it made usable.
+        Lengths in tokens, ascending. Of an offload those asked for that can be resumed from the tier now: stored by this
+        transfer or known there before. Of a restore the length that it made usable.
     tips : tuple of int
         Those of them that end inside a unit.
     blocks : mapping of str to int
         By group, pages that were stored or published.
     missed : mapping of int to str
-        Lengths asked for that are not among ``boundaries``, and why: ``"states"`` where memory lacks a window, a state or
-        a tip's page; ``"history"`` where it lacks a block below; else the name of the status that a record came to.
+        Lengths asked for that are not among ``boundaries``, and why: ``"states"`` where memory lacks a window, a state
+        or a tip's page; ``"history"`` where it lacks a block below; else the name of the status that a record came to.
     """
 
     status: TierStatus

@@ -425,7 +425,7 @@ def test_the_text_tells_what_the_object_does(store: Path, capsys: pytest.Capture
 
 HEAD = {"schema", "path", "store", "layout_version", "region_bytes"}
 RECORD = {
-    *("file", "offset", "digest", "format", "kind", "standing", "tokens", "parent", "identity", "bytes"),
+    *("file", "offset", "digest", "format", "kind", "is", "standing", "tokens", "parent", "identity", "bytes"),
     *("payload_bytes", "parts", "flags", "pinned", "readable", "takes_along", "flaws"),
 }
 FLAW = {"file", "at", "damage", "offset", "part"}
@@ -500,12 +500,17 @@ def test_inspect_and_verify_name_tips(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (document["tips"]["listing"]["records"], document["tips"]["listing"]["longest_tokens"]) == (1, 16)
     named = {record["digest"]: record for record in document["listed"]}
     assert named[tip.hex()]["is"] == "tip" and named[tip.hex()]["kind"] == "boundary"
-    assert sorted(record["is"] for record in document["listed"]) == ["block"] * 4 + ["boundary"] * 4 + ["listing", "tip"]
+    assert sorted(record["is"] for record in document["listed"]) == ["block"] * 4 + ["boundary"] * 4 + [
+        "listing",
+        "tip",
+    ]
     assert cli.main(["inspect", str(tmp_path), "--records"]) == 0
     printed = capsys.readouterr().out
     assert f"{tip.hex()} boundary (tip), live, 18 tokens" in printed and "  of listing" in printed
     with Store(tmp_path) as opened:
-        [found] = [(region.file, r.offset) for region in opened.regions() for r in region.records if r.key.digest == tip]
+        [found] = [
+            (region.file, r.offset) for region in opened.regions() for r in region.records if r.key.digest == tip
+        ]
     flip(tmp_path / found[0], found[1] + 4096)
     code, document = call(capsys, "verify", tmp_path)
     assert code == 1 and [record["is"] for record in document["damaged"]] == ["tip"]

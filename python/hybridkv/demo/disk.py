@@ -10,7 +10,7 @@ told (:func:`~hybridkv.demo.disk_life.first_life`) without the answers, ``opened
 each of ``resumed`` has
 
 - ``conversation``, ``prompt_tokens``, ``restored_tokens``, ``restored_bytes``, ``computed_tokens``;
-- ``damaged``, ``damaged_tokens``: "tip", "boundary record" or "block record" and the length that it ends, or null and 0;
+- ``damaged``, ``damaged_tokens``: "tip", "boundary record" or "block record" and the length that it ends; null and 0;
 - ``refused``: a list of ``{check, kind, group, block, code, detail}``, records that a load refused;
 - ``bitwise``: whether all logits and tokens are those of the conversation held from nothing;
 - ``same_text`` and ``worst_difference``: beside transformers' own ``generate`` over the whole prompt.

@@ -238,4 +238,40 @@ HKV_TEST("tips cost one look a unit above what is usable, and hashes only where 
   EXPECT(w.tier.looks <= without + 3 + 2);  // lengths behind unit 7, and the record's flags
 }
 
+HKV_TEST("of a long prompt as many listings are looked for as are allowed, and as many lengths") {
+  World w(with_rows());
+  store_and_forget(w, w.keys(8));
+  const auto keys = w.keys(4 * 6000 + 3);
+  const HeldTier::Stored block =
+      w.tier.stored.at(HeldTier::name_of({keys->keys()[0], {}, RecordKind::Block}));
+  for (std::int64_t unit = 2; unit < 6000; ++unit)
+    w.tier.stored.emplace(HeldTier::name_of({keys->keys()[unit], {}, RecordKind::Block}), block);
+  w.tier.looks = 0;
+  EXPECT_EQ(w.look(keys).restore_tokens, 8);
+  const std::int64_t bare = w.tier.looks;
+  EXPECT(bare <= 6000 + 4096 + 2 * 6000);  // blocks, listings, and boundaries from the end down
+  const HeldTier::Stored listing =
+      w.tier.stored.at(HeldTier::name_of({keys->keys()[1], {}, RecordKind::Boundary}));
+  for (std::int64_t unit = 5000; unit < 6000; ++unit)
+    w.tier.stored.emplace(HeldTier::name_of({listing_key(*keys, unit, 1), {}, RecordKind::Boundary}),
+                          listing);
+  w.tier.looks = 0;
+  EXPECT_EQ(w.look(keys).restore_tokens, 8);
+  EXPECT(w.tier.looks <= bare + 1024);
+}
+
+HKV_TEST("history alone: a tip that failed is known to be lost until it is computed again") {
+  World w({with_rows()[0]});
+  store_and_forget(w, w.keys(6));
+  auto back = w.restore(w.keys(9), 6);
+  w.tier.end_one();
+  w.tier.end_one(TierStatus::IoError);
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.look(w.keys(9)).restore_tokens, 0);
+  EXPECT_EQ(w.look(w.keys(9)).matched_tokens, 6);
+  write(w, w.keys(6));
+  w.forget(*w.keys(6));
+  EXPECT_EQ(w.look(w.keys(9)).restore_tokens, 6);
+}
+
 }  // namespace hkv::tip_transfers
