@@ -48,7 +48,8 @@ from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import DiskTier, MemoryTier, Tier, TierAdapter, TierStack
-from hybridkv.transfers import FlushResult, Transfer, TransferResult
+from hybridkv.transfer_results import FlushResult, TransferResult
+from hybridkv.transfers import Transfer
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 from hybridkv.windows import KeepWindows
 

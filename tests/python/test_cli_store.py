@@ -28,9 +28,6 @@ from store_support import (
     where,
 )
 from tier_support import FORMAT, Asker, key, record
-from transfer_world import World
-
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -484,35 +481,3 @@ def test_a_fork_leaves_the_store_to_the_parent(store: Path) -> None:
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert sum(len(region.records) for region in opened.regions(every_byte=True)) == 7
-
-
-def test_inspect_and_verify_name_tips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with hk.DiskTier(tmp_path, 8 * MIB, region_bytes=MIB) as tier:
-        world = World(tier)
-        world.write(world.keys(18))
-        assert world.cache.offload(world.keys(18)).result(10).tips == (18,)
-        tip = world.keys(18)._core.tip_key(4, 2)
-        world.cache.close()
-    code, document = call(capsys, "inspect", tmp_path, "--records")
-    assert code == 0
-    assert document["records"]["boundary"]["records"] == 6
-    assert (document["tips"]["tip"]["records"], document["tips"]["tip"]["longest_tokens"]) == (1, 18)
-    assert (document["tips"]["listing"]["records"], document["tips"]["listing"]["longest_tokens"]) == (1, 16)
-    named = {record["digest"]: record for record in document["listed"]}
-    assert named[tip.hex()]["is"] == "tip" and named[tip.hex()]["kind"] == "boundary"
-    assert sorted(record["is"] for record in document["listed"]) == ["block"] * 4 + ["boundary"] * 4 + [
-        "listing",
-        "tip",
-    ]
-    assert cli.main(["inspect", str(tmp_path), "--records"]) == 0
-    printed = capsys.readouterr().out
-    assert f"{tip.hex()} boundary (tip), live, 18 tokens" in printed and "  of listing" in printed
-    with Store(tmp_path) as opened:
-        [found] = [
-            (region.file, r.offset) for region in opened.regions() for r in region.records if r.key.digest == tip
-        ]
-    flip(tmp_path / found[0], found[1] + 4096)
-    code, document = call(capsys, "verify", tmp_path)
-    assert code == 1 and [record["is"] for record in document["damaged"]] == ["tip"]
-    assert cli.main(["verify", str(tmp_path)]) == 1
-    assert f"boundary (tip) {tip.hex()}, 18 tokens" in capsys.readouterr().out

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 import hybridkv as hk
+from hybridkv import cli
+from hybridkv.tiers import Store
+from store_support import call, flip
 from tier_support import DictTier
 from transfer_world import UNIT, World
 
@@ -137,3 +140,35 @@ def test_a_damaged_tip_gives_way_to_the_boundary_below(tmp_path: Path) -> None:
         assert world.cache.restore(verdict.plan).result(10).ok
         assert world.reuse(keys) == 16
         world.cache.close()
+
+
+def test_inspect_and_verify_name_tips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hk.DiskTier(tmp_path, 8 * MIB, region_bytes=MIB) as tier:
+        world = World(tier)
+        world.write(world.keys(18))
+        assert world.cache.offload(world.keys(18)).result(10).tips == (18,)
+        tip = world.keys(18)._core.tip_key(4, 2)
+        world.cache.close()
+    code, document = call(capsys, "inspect", tmp_path, "--records")
+    assert code == 0
+    assert document["records"]["boundary"]["records"] == 6
+    assert (document["tips"]["tip"]["records"], document["tips"]["tip"]["longest_tokens"]) == (1, 18)
+    assert (document["tips"]["listing"]["records"], document["tips"]["listing"]["longest_tokens"]) == (1, 16)
+    named = {record["digest"]: record for record in document["listed"]}
+    assert named[tip.hex()]["is"] == "tip" and named[tip.hex()]["kind"] == "boundary"
+    assert sorted(record["is"] for record in document["listed"]) == ["block"] * 4 + ["boundary"] * 4 + [
+        "listing",
+        "tip",
+    ]
+    assert cli.main(["inspect", str(tmp_path), "--records"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{tip.hex()} boundary (tip), live, 18 tokens" in printed and "  of listing" in printed
+    with Store(tmp_path) as opened:
+        [found] = [
+            (region.file, r.offset) for region in opened.regions() for r in region.records if r.key.digest == tip
+        ]
+    flip(tmp_path / found[0], found[1] + 4096)
+    code, document = call(capsys, "verify", tmp_path)
+    assert code == 1 and [record["is"] for record in document["damaged"]] == ["tip"]
+    assert cli.main(["verify", str(tmp_path)]) == 1
+    assert f"boundary (tip) {tip.hex()}, 18 tokens" in capsys.readouterr().out

@@ -17,7 +17,8 @@ from hybridkv.cache import HybridCache
 from hybridkv.errors import OutOfPages
 from hybridkv.keys import BlockKeys
 from hybridkv.tiers import TierStatus
-from hybridkv.transfers import Transfer, TransferResult
+from hybridkv.transfer_results import TransferResult
+from hybridkv.transfers import Transfer
 from hybridkv.verdict import Why
 
 _MOST_FAILED = 8
