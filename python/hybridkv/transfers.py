@@ -329,7 +329,8 @@ class Tiered(Running):
         """Begin to load what a queued request will need, behind all loads that somebody waits for.
 
         Counts no look-up. A tier that has no index in memory (a :class:`~hybridkv.TierAdapter`) knows of what was
-        stored, read or asked for since it was opened; the first call asks it for the rest, and a later one finds.
+        stored, read or asked for since it was opened; a call asks it for the rest, and a later one finds: first history
+        and aligned boundaries, then what lists tips behind them, then the tips.
 
         Parameters
         ----------
