@@ -311,6 +311,8 @@ class HybridCache {
   // tips.cpp
   void gather_tips(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void gather_tips_of(const Question& question, MatchScratch& scratch, std::int64_t unit) const;
+  Tip tip_of(const Question& question, const Snapshot& s, const Sighting& seen, std::int64_t tokens) const;
+  void make_directory_room(Key128 parent, std::int64_t besides);
   void file_tip(Key128 parent, DescriptorId tip);
   bool put_entry(DescriptorId directory, std::uint32_t wanted);
   void evict_tip(DescriptorId tip);

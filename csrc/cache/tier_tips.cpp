@@ -69,13 +69,17 @@ bool HybridCache::find_tier_tips(const Question& question, MatchScratch& scratch
 TierAnswer HybridCache::add_tier_tip(const Question& question, MatchScratch& scratch,
                                      std::int64_t tokens) const {
   Snapshot& s = scratch.snapshot;
-  const TierAnswer answer = ask_tier(key_at(layout_, *question.keys, tokens), RecordKind::Boundary);
+  const Key128 key = key_at(layout_, *question.keys, tokens);
+  const TierAnswer answer = ask_tier(key, RecordKind::Boundary);
   if (answer == TierAnswer::Absent) return answer;
+  // Its pages may be here all the same, and in no directory that has no room: then a restore would bring nothing new.
+  const Sighting seen = store_.table().find(key);
   Tip tip;
   tip.tokens = tokens;
   tip.unit = tokens / layout_.unit_tokens;
+  tip.in_tier = !seen.found();
+  if (seen.found()) tip = tip_of(question, s, seen, tokens);
   tip.known = ~std::uint32_t{0};
-  tip.in_tier = true;
   s.tips.insert(std::upper_bound(s.tips.begin(), s.tips.end(), tip,
                                  [](const Tip& a, const Tip& b) { return a.tokens > b.tokens; }),
                 tip);

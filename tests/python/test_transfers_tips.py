@@ -60,6 +60,19 @@ def test_a_tip_of_a_prompt_shorter_than_a_unit_outlives_the_process(tmp_path: Pa
         brought_back(world, world.keys(9), 3)
 
 
+def test_a_tip_is_found_where_every_descriptor_is_taken() -> None:
+    world = World(None, blocks=24)
+    for number in range(20):
+        first = 1 + 100 * number
+        ticket = world.cache.admit("a", 8)
+        ticket.grow(6)
+        ticket.advance(6, range(first, first + 6))
+        ticket.close()
+        verdict = world.cache.match(world.keys(9, first=first))
+        assert verdict.usable_tokens == 6, number
+        verdict.lease.release()
+
+
 def test_a_tip_is_found_in_a_stack_of_tiers(tmp_path: Path) -> None:
     with hk.TierStack([hk.MemoryTier(4 * MIB, threaded=True), disk(tmp_path)]) as stack:
         store_tip(stack)

@@ -45,8 +45,8 @@ inline void expect_bytes(World& w, const Lease& lease) {
       const bool partial = (block + 1) * block_tokens > lease.tokens && group.row_bytes != 0;
       const std::int64_t attested = partial ? (lease.tokens - block * block_tokens) * group.row_bytes : 64;
       for (int i = 0; i < 64; ++i)
-        EXPECT_EQ(w.page(g, PageId{ids[static_cast<std::size_t>(block)]})[i],
-                  i < attested ? byte_at(g, block, i) : 0);
+        EXPECT_EQ(int{w.page(g, PageId{ids[static_cast<std::size_t>(block)]})[i]},
+                  i < attested ? int{byte_at(g, block, i)} : 0);
     }
   }
 }
@@ -258,6 +258,27 @@ HKV_TEST("of a long prompt as many listings are looked for as are allowed, and a
   w.tier.looks = 0;
   EXPECT_EQ(w.look(keys).restore_tokens, 8);
   EXPECT(w.tier.looks <= bare + 1024);
+}
+
+HKV_TEST(
+    "a tip is found where every descriptor is taken, and one that no directory has room for by its listing") {
+  World w(with_rows(), {}, 24);
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    write(w, w.keys(6, 1 + i * 100));
+    EXPECT_EQ(w.look(w.keys(9, 1 + i * 100)).usable_tokens, 6);
+  }
+  World short_ones(with_rows());
+  std::vector<std::unique_ptr<Lease>> leases;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    store_and_forget(short_ones, short_ones.keys(3, 1 + i * 100));
+    const auto keys = short_ones.keys(5, 1 + i * 100);
+    auto back = short_ones.restore(keys, 3);
+    short_ones.tier.end_all();
+    short_ones.cache.transfers().poll();
+    EXPECT_EQ(short_ones.match(keys, leases.emplace_back()).usable_tokens,
+              3);  // four pinned fill the directory
+  }
+  for (auto& lease : leases) short_ones.let_go(lease);
 }
 
 HKV_TEST("history alone: a tip that failed is known to be lost until it is computed again") {
