@@ -105,6 +105,7 @@ void HybridCache::publish_tip(Ticket& ticket) {
   }
   const Key128 key = ticket.keys.tip_key();
   const std::int64_t unit = ticket.advanced / layout_.unit_tokens;
+  make_directory_room(ticket.keys.parent_key(unit), 1);
   DescriptorId tip = no_descriptor;
   for (const WordClass which : {WordClass::B, WordClass::H}) {
     for (int g = 0; g < store_.group_count(); ++g) {

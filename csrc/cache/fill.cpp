@@ -299,7 +299,11 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::
     }
   }
   if (entry.state != Fill::State::Claimed) return;
-  failed_loads_.forget(layout_.groups[group].prefix() ? RecordKind::Block : RecordKind::Boundary, entry.key);
+  const KeyChain& keys = *fill.keys;
+  const Key128 parent = entry.tip_unit <= 0 ? keys.root() : keys.keys()[entry.tip_unit - 1];
+  if (entry.tip_unit >= 0) make_directory_room(parent, 0);
+  const bool history = layout_.groups[group].prefix() && entry.tip_unit < 0;
+  failed_loads_.forget(history ? RecordKind::Block : RecordKind::Boundary, entry.key);
   describe_page(group, entry.page, fill.formats[group], entry.rows);
   link_entry(fill, group, entry);  // while the life cannot end
   if (fill.share() == nullptr) {
@@ -311,10 +315,7 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::
   }
   entry.state = Fill::State::Published;
   counters_.add(kPublished, 1);
-  if (entry.tip_unit < 0) return;
-  const KeyChain& keys = *fill.keys;
-  const Key128 parent = entry.tip_unit == 0 ? keys.root() : keys.keys()[entry.tip_unit - 1];
-  file_tip(parent, entry.id);
+  if (entry.tip_unit >= 0) file_tip(parent, entry.id);
 }
 
 // Makes a page visible that a share answers for, and lets it go from the share. Returns: whether it may be seen.

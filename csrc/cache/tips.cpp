@@ -33,7 +33,8 @@ void HybridCache::gather_tips(const Question& question, MatchScratch& scratch, s
     const Group& group = layout_.groups[g];
     if (group.prefix()) highest = std::min(highest, (s.groups[g].known_run + 1) * group.block_units - 1);
   }
-  for (std::int64_t unit = highest; unit >= 0 && (unit + 1) * layout_.unit_tokens > above; --unit) {
+  const std::int64_t lowest = keys.first_tip_unit();
+  for (std::int64_t unit = highest; unit >= lowest && (unit + 1) * layout_.unit_tokens > above; --unit) {
     gather_tips_of(question, scratch, unit);
   }
   std::erase_if(s.tips, [&](const Tip& tip) { return tip.tokens <= above; });
@@ -66,22 +67,37 @@ void HybridCache::gather_tips_of(const Question& question, MatchScratch& scratch
     tried[n++] = length;
     const Sighting seen = store_.table().find(keys.tip_key(unit, length));
     if (!seen.found()) continue;
-    Tip tip;
-    tip.tokens = tokens;
-    tip.unit = unit;
-    tip.id = index(seen.id);
-    tip.h = seen.h.bits();
-    tip.b = seen.b.bits();
-    for (int g = 0; g < store_.group_count(); ++g) {
-      const GroupSlot& at = store_.slot_of(g);
-      const std::uint32_t bit = 1u << g;
-      if (seen.word(at.which).known_slot(at.slot)) tip.known |= bit;
-      if (!seen.word(at.which).usable_slot(at.slot)) continue;
-      tip.ready |= bit;
-      if (scratch.snapshot.groups[g].may_be_foreign && foreign_page(question, g, seen.id)) tip.foreign |= bit;
-    }
+    const Tip tip = tip_of(question, scratch.snapshot, seen, tokens);
     if (tip.known != 0) scratch.snapshot.tips.push_back(tip);
   }
+}
+
+// What a descriptor knows of the tip of that length.
+Tip HybridCache::tip_of(const Question& question, const Snapshot& s, const Sighting& seen,
+                        std::int64_t tokens) const {
+  Tip tip;
+  tip.tokens = tokens;
+  tip.unit = tokens / layout_.unit_tokens;
+  tip.id = index(seen.id);
+  tip.h = seen.h.bits();
+  tip.b = seen.b.bits();
+  for (int g = 0; g < store_.group_count(); ++g) {
+    const GroupSlot& at = store_.slot_of(g);
+    const std::uint32_t bit = 1u << g;
+    if (seen.word(at.which).known_slot(at.slot)) tip.known |= bit;
+    if (!seen.word(at.which).usable_slot(at.slot)) continue;
+    tip.ready |= bit;
+    if (s.groups[g].may_be_foreign && foreign_page(question, g, seen.id)) tip.foreign |= bit;
+  }
+  return tip;
+}
+
+// Sees to it that a directory below that parent can be made, and so many descriptors besides: before the tip is published,
+// since what makes room might take it else.
+void HybridCache::make_directory_room(Key128 parent, std::int64_t besides) {
+  if (policy_ == nullptr || static_cast<std::int64_t>(store_.ids().free_count()) > besides) return;
+  if (store_.table().find(key_message::directory_key(parent)).found()) return;
+  make_room(descriptor_pool, 1 + besides + store_.blocks() / 64);
 }
 
 // The directory of that key, made if there is none; no_descriptor where the table has no room for it.
