@@ -36,15 +36,6 @@ std::shared_ptr<Transfer> Transfers::offload(const std::shared_ptr<const KeyChai
   return transfer;
 }
 
-void Transfers::check_pools() const {
-  for (std::size_t g = 0; g < cache_.layout_.groups.size(); ++g) {
-    const PoolMemory& memory = cache_.memory_[g];
-    if (memory.bound() && memory.host()) continue;
-    throw Error(ErrorCode::ArgumentError, "pools[" + cache_.layout_.groups[g].name + "]",
-                "a pool bound to host memory", memory.bound() ? "device memory" : "none");
-  }
-}
-
 bool Transfers::records_history_at(std::int64_t unit) const {
   return std::any_of(cache_.layout_.groups.begin(), cache_.layout_.groups.end(),
                      [&](const Group& g) { return g.prefix() && unit % g.block_units == 0; });
