@@ -14,8 +14,8 @@ constexpr auto look_at_copies = std::chrono::microseconds(200);
 PageStaging& Transfers::staging() {
   const TierLink& link = cache_.link_;
   if (staging_ == nullptr) {
-    staging_ = std::make_unique<PageStaging>(link.cuda != nullptr ? *link.cuda : cuda_library(),
-                                             link.staging_bytes);
+    staging_ =
+        std::make_unique<PageStaging>(link.cuda != nullptr ? *link.cuda : cuda_library(), link.staging_bytes);
   }
   return *staging_;
 }

@@ -27,11 +27,11 @@ struct CudaApi {
   static constexpr Result success = 0, not_ready = 600;
   // cuPointerGetAttribute
   static constexpr int of_memory_type = 2, of_managed = 8, of_device = 9;
-  static constexpr unsigned device_memory = 2;  // a memory type
-  static constexpr unsigned portable = 1;       // of cuMemHostAlloc: page-locked for every device
-  static constexpr unsigned non_blocking = 1;   // of cuStreamCreate: not ordered with the default stream
+  static constexpr unsigned device_memory = 2;   // a memory type
+  static constexpr unsigned portable = 1;        // of cuMemHostAlloc: page-locked for every device
+  static constexpr unsigned non_blocking = 1;    // of cuStreamCreate: not ordered with the default stream
   static constexpr unsigned without_timing = 2;  // of cuEventCreate
-  static constexpr int relaxed_capture = 2;     // of cuThreadExchangeStreamCaptureMode
+  static constexpr int relaxed_capture = 2;      // of cuThreadExchangeStreamCaptureMode
 
   Result (*init)(unsigned) = nullptr;
   Result (*version)(int*) = nullptr;

@@ -32,8 +32,8 @@ class Cuda {
     enter_context(stream.device);
     void* packed[] = {const_cast<void*>(arguments)};
     // A kernel of a library is taken in the place of a function.
-    demand(driver_->launch(reinterpret_cast<cuda::Function*>(kernels_[slot]), blocks, 1, 1, device_threads, 1, 1, 0,
-                          reinterpret_cast<cuda::Stream*>(stream.handle), packed, nullptr),
+    demand(driver_->launch(reinterpret_cast<cuda::Function*>(kernels_[slot]), blocks, 1, 1, device_threads, 1,
+                           1, 0, reinterpret_cast<cuda::Stream*>(stream.handle), packed, nullptr),
            names[slot]);
   }
 
@@ -78,7 +78,8 @@ class Cuda {
     }
     if (context == loaded_in) return;
     cuda::Function* unused = nullptr;
-    for (cuda::KernelHandle* kernel : kernels_) demand(driver_->function(&unused, kernel), "cuKernelGetFunction");
+    for (cuda::KernelHandle* kernel : kernels_)
+      demand(driver_->function(&unused, kernel), "cuKernelGetFunction");
     loaded_in = context;
   }
 

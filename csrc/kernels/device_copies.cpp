@@ -33,7 +33,8 @@ class DeviceCopies::Entered {
 
 DeviceCopies::~DeviceCopies() {
   HKV_CHECK(!moving());
-  const bool lost = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane->lost.empty(); });
+  const bool lost =
+      std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane->lost.empty(); });
   std::string unused;
   for (const auto& lane : lanes_) {
     const Entered entered(api_, context_of(lane->device, unused));
@@ -53,7 +54,8 @@ DeviceCopies::Place DeviceCopies::place_of(std::uint64_t address) {
   Place place;
   if (const auto result = api_.pointer_attribute(&type, CudaApi::of_memory_type, address)) {
     place.otherwise = "memory that the CUDA driver does not know (" + api_.told(result) + ")";
-  } else if (api_.pointer_attribute(&managed, CudaApi::of_managed, address) == CudaApi::success && managed != 0) {
+  } else if (api_.pointer_attribute(&managed, CudaApi::of_managed, address) == CudaApi::success &&
+             managed != 0) {
     place.otherwise = "managed memory, which lies on no device for good";
   } else if (type != CudaApi::device_memory) {
     place.otherwise = "memory of the host";

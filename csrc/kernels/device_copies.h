@@ -115,12 +115,14 @@ class DeviceCopies {
   std::string make_ready(Lane& lane, Piece& piece);
   void lose(Lane& lane, CudaApi::Result result, const char* call);
   static void end(Piece& piece, const std::string& error, bool lost);
-  std::string said(const char* call, CudaApi::Result result) const { return std::string(call) + ": " + api_.told(result); }
+  std::string said(const char* call, CudaApi::Result result) const {
+    return std::string(call) + ": " + api_.told(result);
+  }
 
   const CudaApi& api_;
-  std::vector<cuda::Context*> contexts_;        // by device; null: not asked for yet
+  std::vector<cuda::Context*> contexts_;  // by device; null: not asked for yet
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<std::pair<int, void*>> memory_;   // (device, address)
+  std::vector<std::pair<int, void*>> memory_;  // (device, address)
 };
 
 }  // namespace hkv

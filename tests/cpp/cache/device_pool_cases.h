@@ -88,7 +88,8 @@ inline TierLink link_of(std::size_t places) {
 // A world whose groups of `devices` lie there, -1 on the host.
 class DeviceWorld : public World {
  public:
-  explicit DeviceWorld(std::size_t places = 64, std::array<int, 4> devices = {0, 0, 0, 0}, std::int64_t pages = 16)
+  explicit DeviceWorld(std::size_t places = 64, std::array<int, 4> devices = {0, 0, 0, 0},
+                       std::int64_t pages = 16)
       : World(hybrid(pages), link_of(places)) {
     for (int g = 0; g < 4; ++g) {
       if (devices[static_cast<std::size_t>(g)] >= 0) move(g, devices[static_cast<std::size_t>(g)]);
@@ -111,7 +112,8 @@ class DeviceWorld : public World {
     EXPECT(state(transfer).finished);
   }
   TransferState state(const Transfer& transfer) { return cache.transfers().state_of(transfer); }
-  std::shared_ptr<Transfer> offload(const std::shared_ptr<const KeyChain>& keys, const TransferOptions& options = {}) {
+  std::shared_ptr<Transfer> offload(const std::shared_ptr<const KeyChain>& keys,
+                                    const TransferOptions& options = {}) {
     const std::int64_t whole = keys->tokens() / transfer_world::unit * transfer_world::unit;
     return cache.transfers().offload(keys, std::array<std::int64_t, 1>{whole}, options);
   }
@@ -132,7 +134,8 @@ class DeviceWorld : public World {
   std::int64_t counted(Count what) { return cache.counters().read(what); }
 };
 
-HKV_TEST("pages of device pools go to the tier and come back through host memory, every byte, and no sooner") {
+HKV_TEST(
+    "pages of device pools go to the tier and come back through host memory, every byte, and no sooner") {
   const Machine machine;
   DeviceWorld w;
   const auto keys = w.keys(16);
@@ -186,7 +189,9 @@ HKV_TEST("each record is published when its own copy is over, in the order of th
   w.expect_reusable(keys, 16);
 }
 
-HKV_TEST("of groups on the host and on two devices only those on devices are copied, and a record waits for both") {
+HKV_TEST(
+    "of groups on the host and on two devices only those on devices are copied, and a record waits for "
+    "both") {
   const Machine machine;
   DeviceWorld w(64, {0, 1, -1, -1});
   const auto keys = w.keys(16);
@@ -264,7 +269,8 @@ HKV_TEST("a copy that the driver refuses ends the transfer, and nothing is lost 
     w.settle_all(*failed);
     const TransferState state = w.state(*failed);
     EXPECT_EQ(state.status, TierStatus::Unavailable);
-    EXPECT_EQ(state.device_error, std::string(out ? "cuMemcpyDtoHAsync: invalid argument" : "cuMemcpyHtoDAsync: invalid argument"));
+    EXPECT_EQ(state.device_error, std::string(out ? "cuMemcpyDtoHAsync: invalid argument"
+                                                  : "cuMemcpyHtoDAsync: invalid argument"));
     EXPECT_EQ(state.failed_block, 1);
     EXPECT_EQ(w.counted(kCopyFailures), 1);
     w.expect_idle();
@@ -288,7 +294,8 @@ HKV_TEST("a lost device ends offloads with its error, and the pages are the cach
   w.cache.transfers().poll();
   EXPECT(w.state(*out).finished);
   EXPECT_EQ(w.state(*out).status, TierStatus::Unavailable);
-  EXPECT_EQ(w.state(*out).device_error, std::string("cuEventQuery: an illegal memory access was encountered"));
+  EXPECT_EQ(w.state(*out).device_error,
+            std::string("cuEventQuery: an illegal memory access was encountered"));
   EXPECT_EQ(w.tier.stored.size(), 0u);
   w.expect_idle();
   auto next = w.offload(keys);  // nobody waits for it any more
@@ -319,7 +326,9 @@ HKV_TEST("pages that a lost device may still write are not handed out, nor is th
   EXPECT_EQ(w.cache.quarantined_pages(0), 2);
 }
 
-HKV_TEST("a tier that keeps places past the deadline makes others fail and not wait, and gives them back at last") {
+HKV_TEST(
+    "a tier that keeps places past the deadline makes others fail and not wait, and gives them back at "
+    "last") {
   const Machine machine;
   DeviceWorld w(2);
   const auto keys = w.in_tier();
@@ -373,7 +382,8 @@ HKV_TEST("a record that is larger than the memory gets memory of its own size, o
   w.cache.bind(0, {{there, groups[0].page_bytes, groups[0].page_bytes, 0}}, false);
   const auto keys = w.keys(12);
   std::memset(copy_device().seen(there), 0x5A, w.pools[0].size());
-  auto fill = w.cache.reserve(keys, std::vector<Selection>(1, Selection{true, {}}), w.cache.spec_formats(), nullptr);
+  auto fill =
+      w.cache.reserve(keys, std::vector<Selection>(1, Selection{true, {}}), w.cache.spec_formats(), nullptr);
   w.cache.publish(*fill, std::vector<Selection>(1, Selection{true, {}}));
   w.cache.abort(*fill, false);
   auto out = w.cache.transfers().offload(keys, {}, {});
@@ -450,9 +460,9 @@ HKV_TEST("pools that can be neither read nor copied are refused by name") {
   const Machine machine;
   copy_device().add(memory[0], sizeof memory[0], CopyDevice::Kind::Managed, 0);
   copy_device().add(memory[1], sizeof memory[1], CopyDevice::Kind::Host, 0);
-  const std::array<std::string, 3> got = {
-      "managed memory, which lies on no device for good", "memory of the host",
-      "memory that the CUDA driver does not know (invalid argument)"};
+  const std::array<std::string, 3> got = {"managed memory, which lies on no device for good",
+                                          "memory of the host",
+                                          "memory that the CUDA driver does not know (invalid argument)"};
   for (std::size_t i = 0; i < got.size(); ++i) {
     DeviceWorld w;
     bound_to(w, memory[i]);

@@ -76,9 +76,7 @@ class World {
     evict(keys);
     for (std::size_t g = 0; g < pools.size(); ++g) std::memset(bases[g], 0xEE, pools[g].size());
   }
-  std::uint8_t* page(int g, PageId page) {
-    return bases[static_cast<std::size_t>(g)] + 64 * index(page);
-  }
+  std::uint8_t* page(int g, PageId page) { return bases[static_cast<std::size_t>(g)] + 64 * index(page); }
 
   Verdict match(const std::shared_ptr<const KeyChain>& keys, std::unique_ptr<Lease>& lease,
                 std::int64_t exactly = -1) {

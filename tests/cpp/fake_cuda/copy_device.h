@@ -94,7 +94,8 @@ class CopyDevice {
   }
   // Memory of this program, called something else.
   void add(void* start, std::size_t bytes, Kind kind, int device) {
-    ranges_.push_back({reinterpret_cast<std::uint64_t>(start), bytes, kind, device, static_cast<std::byte*>(start)});
+    ranges_.push_back(
+        {reinterpret_cast<std::uint64_t>(start), bytes, kind, device, static_cast<std::byte*>(start)});
   }
   const Range* find(std::uint64_t address, std::size_t bytes = 1) const {
     for (const Range& range : ranges_) {
@@ -184,7 +185,8 @@ class CopyDevice {
     }
   }
   bool idle() const {
-    return std::all_of(streams.begin(), streams.end(), [](const auto& stream) { return stream->waiting.empty(); });
+    return std::all_of(streams.begin(), streams.end(),
+                       [](const auto& stream) { return stream->waiting.empty(); });
   }
   std::size_t locked_bytes() const {
     std::size_t bytes = 0;
@@ -283,7 +285,8 @@ HKV_API int cuStreamCreate(void** out, unsigned flags) {
   using namespace hkv::fake_cuda;
   CopyDevice& device = copy_device();
   if (const int refused = device.call(nullptr)) return refused;
-  if (flags != 1) return device.misused(InvalidValue);  // one that waits for the default stream holds up a step
+  if (flags != 1)
+    return device.misused(InvalidValue);  // one that waits for the default stream holds up a step
   const auto number = static_cast<int*>(current_context()) - contexts;
   device.streams.push_back(std::make_unique<Stream>(Stream{static_cast<int>(number), {}}));
   *out = device.streams.back().get();
