@@ -52,8 +52,8 @@ class TransferResult:
     elsewhere : int
         Of a restore: pages that another request was already loading or computing.
     device_error : str
-        Empty, or what the CUDA driver said of a copy between a pool's device and the host, or of ``after``, that failed.
-        Then ``status`` is UNAVAILABLE, or CANCELLED, and the tier is not to blame.
+        Empty, or what the CUDA driver said of a copy between a pool's device and the host that failed (``status`` is
+        UNAVAILABLE then, and the tier not to blame), or what asking for ``after`` raised (CANCELLED).
     """
 
     status: TierStatus
