@@ -122,8 +122,9 @@ std::int64_t Transfers::end_copies() {
   const auto first = std::stable_partition(copying_.begin(), copying_.end(), moves);
   const std::vector<Copying> over(first, copying_.end());
   copying_.erase(first, copying_.end());
-  return std::count_if(over.begin(), over.end(),
-                       [&](const Copying& each) { return end_copy(*each.transfer, each.record); });
+  std::int64_t settled = 0;
+  for (const Copying& each : over) settled += end_copy(*each.transfer, each.record) ? 1 : 0;
+  return settled;
 }
 
 // Returns: whether it settled the record.

@@ -348,6 +348,11 @@ HKV_TEST("pools that can be neither read nor copied are refused by name") {
     w.move(1, 0);  // bound anew to what can be copied
     EXPECT_EQ(refusal(w), std::string());
     w.settle_all(*w.offload(w.keys(16)));
+    w.evict(*w.keys(16));
+    w.move(1, 1);  // and to another device
+    w.write(w.keys(16, 500));
+    w.settle_all(*w.offload(w.keys(16, 500)));
+    w.expect_reusable(w.keys(17, 500), 16);
   }
   static CudaLibrary none;
   none.reason = "no NVIDIA driver: it is elsewhere";
