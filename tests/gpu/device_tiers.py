@@ -214,4 +214,4 @@ def speed() -> str:
     assert loaded.ok
     engine.check()
     engine.cache.close()
-    return f"{stored.bytes / out / 1e9:.2f} GB/s out, {loaded.bytes / back / 1e9:.2f} GB/s back, a tier in memory included"
+    return f"{stored.bytes / out / 1e9:.2f} GB/s out, {loaded.bytes / back / 1e9:.2f} GB/s back, memory tier included"

@@ -70,7 +70,8 @@ BUGS = [
         STAGING,
         "  staged.copy = copies_->begin(way, staged.runs);\n",
         "  staged.copy = copies_->begin(way, staged.runs);\n"
-        "  if (way == CopyWay::ToDevice) slabs_[0].taken.erase(static_cast<std::size_t>(staged.place - slabs_[0].data));\n",
+        "  const auto at = static_cast<std::size_t>(staged.place - slabs_[0].data);\n"
+        "  if (way == CopyWay::ToDevice) slabs_[0].taken.erase(at);\n",
         TEST,
         "a place is not another record's",
     ),
