@@ -106,7 +106,7 @@ class World {
       for (std::size_t block = 0; block < ids.size(); ++block) {
         if (ids[block] == none_u32) continue;
         for (int i = 0; i < 64; ++i)
-          EXPECT_EQ(page(g, PageId{ids[block]})[i], byte_of(keys, g, static_cast<std::int64_t>(block)));
+          EXPECT_EQ(+page(g, PageId{ids[block]})[i], +byte_of(keys, g, static_cast<std::int64_t>(block)));
       }
     }
   }
