@@ -94,6 +94,14 @@ class DeviceWorld : public World {
       if (devices[static_cast<std::size_t>(g)] >= 0) move(g, devices[static_cast<std::size_t>(g)]);
     }
   }
+  // What a failed test left on its way ends here, or its cache would wait for ever.
+  ~DeviceWorld() {
+    for (int i = 0; i < 100 && cache.transfers().live() != 0; ++i) {
+      copy_device().run();
+      tier.end_all();
+      cache.transfers().poll();
+    }
+  }
   void move(int g, int device) {
     const auto at = static_cast<std::size_t>(g);
     const std::uint64_t there = copy_device().allocate(pools[at].size(), device);
