@@ -42,6 +42,17 @@ py::array_t<std::int32_t> page_ids(const FillBox& box, int group) {
   return out;
 }
 
+// Tokens below which nothing was published: the first block's start; the end of the keys where there was none.
+std::int64_t since(const FillBox& box) {
+  const Layout& layout = box.box->cache.layout();
+  std::int64_t start = box.fill->keys->tokens();
+  for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+    for (const Fill::Entry& entry : box.fill->entries[g])
+      start = std::min(start, entry.block * layout.block_tokens(layout.groups[g]));
+  }
+  return start;
+}
+
 py::array_t<std::int32_t> copies(const FillBox& box, int group) {
   const auto& list = box.fill->copies[group];
   py::array_t<std::int32_t> out({static_cast<py::ssize_t>(list.size()), py::ssize_t{3}});
@@ -71,6 +82,7 @@ void bind_fill(py::module_& m) {
                              })
       .def_property_readonly(
           "keys", [](const FillBox& box) { return std::const_pointer_cast<KeyChain>(box.fill->keys); })
+      .def_property_readonly("since", &since)
       .def("page_ids", &page_ids, py::arg("group"))
       .def("copies", &copies, py::arg("group"))
       .def(

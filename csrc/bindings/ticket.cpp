@@ -146,19 +146,14 @@ std::int64_t held_pages(const TicketBox& box) {
 void bind_looks(py::class_<TicketBox>& ticket) {
   ticket.def_property_readonly("tokens", [](const TicketBox& box) { return box.ticket->advanced; })
       .def_property_readonly("grown_tokens", [](const TicketBox& box) { return box.ticket->grown; })
+      .def_property_readonly("start_tokens", [](const TicketBox& box) { return box.ticket->start_tokens; })
       .def_property_readonly("max_tokens", [](const TicketBox& box) { return box.ticket->max_tokens; })
       .def_property_readonly("eager", [](const TicketBox& box) { return box.ticket->eager; })
       .def_property_readonly("handle", [](const TicketBox& box) { return box.ticket->handle; })
       .def_property_readonly("closed", [](const TicketBox& box) { return box.ticket->closed; })
       .def_property_readonly("ended", [](const TicketBox& box) { return box.ticket->ended; })
       .def("held_pages", &held_pages)
-      .def("chain",
-           [](const TicketBox& box) {  // whole units alone: what is named by tokens has been
-             std::vector<Key128> keys;
-             for (std::int64_t unit = 0; unit < box.ticket->keys.whole_units(); ++unit)
-               keys.push_back(box.ticket->keys.key(unit));
-             return KeyChain::from_hashes(std::move(keys), box.box->cache.layout().unit_tokens);
-           })
+      .def("chain", [](const TicketBox& box) { return box.ticket->keys.chain(); })
       .def_property_readonly("failed", [](const TicketBox& box) { return box.ticket->failed; })
       .def_property_readonly("number", [](const TicketBox& box) { return box.ticket->share.number; });
 }

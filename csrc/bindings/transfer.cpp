@@ -67,6 +67,25 @@ TransferBox offload(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<
   return {box, made};
 }
 
+// A transfer for each publish of a cache that stores by itself.
+TransferBox offload_new(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
+                        const std::vector<std::int64_t>& boundaries, const std::vector<std::int64_t>& ends,
+                        double timeout_s) {
+  std::shared_ptr<Transfer> made;
+  Transfers& transfers = transfers_of(*box);
+  without_gil([&] {
+    made = transfers.offload_new(keys, boundaries, ends, options_from(timeout_s, false, false, false));
+  });
+  return {box, made};
+}
+
+TransferBox flush(const std::shared_ptr<CacheBox>& box, double timeout_s) {
+  std::shared_ptr<Transfer> made;
+  Transfers& transfers = transfers_of(*box);
+  without_gil([&] { made = transfers.flush(options_from(timeout_s, false, false, false)); });
+  return {box, made};
+}
+
 TransferBox restore(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
                     std::int64_t tokens, const std::optional<TicketBox*>& ticket, double timeout_s,
                     bool prefetch) {
@@ -86,6 +105,12 @@ py::tuple state(const TransferBox& self) {
                         s.failed_group, s.failed_block, s.left_out, s.device_error);
 }
 
+py::tuple outcome(const TransferBox& self) {
+  const TransferOutcome o = self.box->cache.transfers().outcome_of(*self.transfer);
+  return py::make_tuple(o.boundaries, o.missed, o.blocks, o.written.records, o.written.bytes,
+                        o.written.failed);
+}
+
 }  // namespace
 
 void bind_transfer(py::module_& m) {
@@ -96,6 +121,7 @@ void bind_transfer(py::module_& m) {
              Transfers& transfers = transfers_of(*self.box);
              without_gil([&] { transfers.open(*self.transfer); });
            })
+      .def("outcome", &outcome)
       .def("cancel", [](TransferBox& self) {
         Transfers& transfers = transfers_of(*self.box);
         without_gil([&] { transfers.cancel(*self.transfer); });
@@ -104,6 +130,9 @@ void bind_transfer(py::module_& m) {
         py::arg("boundary_format"), py::arg("identity"), py::arg("staging_bytes"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
         py::arg("durable"), py::arg("pinned"), py::arg("gated"));
+  m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("boundaries"),
+        py::arg("ends"), py::arg("timeout_s"));
+  m.def("flush", &flush, py::arg("cache"), py::arg("timeout_s"));
   m.def("restore", &restore, py::arg("cache"), py::arg("keys"), py::arg("tokens"), py::arg("ticket"),
         py::arg("timeout_s"), py::arg("prefetch"));
   m.def(

@@ -263,11 +263,19 @@ class HybridCache {
   TierAnswer ask_tier_at(MatchScratch& scratch, std::int64_t position) const;
   void note_obtainable(MatchScratch& scratch, std::int64_t position) const;
   bool restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;
+  bool here_at(const Snapshot& s, int group, std::int64_t tokens) const;
+  bool foreign_in_place(const Snapshot& s, int group, std::int64_t tokens) const;
   std::int64_t obtainable_tokens(const MatchScratch& scratch) const;
   std::int64_t restorable_above(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void note_restorable(const Question& question, MatchScratch& scratch, std::int64_t undropped,
                        Verdict& verdict) const;
   void explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const;
+  // tier_tips.cpp
+  void gather_tier_tips(const Question& question, MatchScratch& scratch) const;
+  TierAnswer add_tier_tip(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;
+  struct TipBudget;
+  bool find_tier_tips(const Question& question, MatchScratch& scratch, std::int64_t unit, std::int64_t above,
+                      TipBudget& left) const;
   // match.cpp
   void search(const Question& question, MatchScratch& scratch) const;
   void make_planes(MatchScratch& scratch, std::int64_t units) const;

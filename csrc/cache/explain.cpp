@@ -63,7 +63,7 @@ void HybridCache::explain(const MatchScratch& scratch, std::int64_t restore_toke
   Sighting seen;
   if (why.tip_tokens == 0) seen = sight_block(scratch, why.group, why.block);
   for (const Tip& tip : scratch.snapshot.tips) {
-    if (tip.tokens == why.tip_tokens) seen = {DescriptorId{tip.id}, Word(tip.h), Word(tip.b)};
+    if (tip.tokens == why.tip_tokens && !tip.in_tier) seen = {DescriptorId{tip.id}, Word(tip.h), Word(tip.b)};
   }
   if (why.code == Code::Format) {
     const PageId page = seen.found() ? store_.page(seen.id, why.group) : no_page;

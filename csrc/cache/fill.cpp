@@ -299,7 +299,8 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::
     }
   }
   if (entry.state != Fill::State::Claimed) return;
-  failed_loads_.forget(layout_.groups[group].prefix() ? RecordKind::Block : RecordKind::Boundary, entry.key);
+  const bool history = layout_.groups[group].prefix() && entry.tip_unit < 0;
+  failed_loads_.forget(history ? RecordKind::Block : RecordKind::Boundary, entry.key);
   describe_page(group, entry.page, fill.formats[group], entry.rows);
   link_entry(fill, group, entry);  // while the life cannot end
   if (fill.share() == nullptr) {

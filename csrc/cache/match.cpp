@@ -325,6 +325,7 @@ Verdict HybridCache::judge(const Question& question, MatchScratch& scratch) cons
     gather_tips(question, scratch,
                 question.drop_tokens == 0 ? least : aligned_at_most(s, least - question.drop_tokens));
   }
+  if (link_.tier != nullptr) gather_tier_tips(question, scratch);
   Verdict verdict;
   verdict.limit_tokens = question.limit;
   verdict.matched_tokens = matched_length(s);

@@ -38,6 +38,11 @@ class PoolMemory {
   // Bytes of one page in an array.
   std::int64_t bytes_of_page(std::int64_t row) const { return arrays_[row].page_bytes; }
 
+  // Layers whose bytes lie one after another in a page of the array, each as many; 1 where it cannot be cut so.
+  std::int64_t layers_in(const Group& g, std::int64_t row) const {
+    return rows() == 1 && bytes_of_page(row) % g.layers == 0 ? g.layers : 1;
+  }
+
   // The first of the four byte facts that the group's declared layout does not find here, or Code::None.
   Code misaligned(const Group& g) const {
     const auto align = static_cast<std::uint64_t>(g.alignment);

@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Restore: pages for what a length needs and is not here, loaded from the tier, published once verified.
 #include <algorithm>
+#include <cstring>
 
 #include "cache/transfers.h"
 
 namespace hkv {
 namespace {
 
-constexpr std::size_t most_asked = 1024;  // records of one question: of a longer prefix the beginning
+constexpr std::size_t most_asked = 1024;       // records of one question: of a longer prefix the beginning
+constexpr std::int64_t most_units_asked = 16;  // of them those whose tips are asked for
 
 }  // namespace
 
-// Own blocks of each group that a resume at the length needs; of those that can be computed again what is stored.
+// Own blocks of each group that a resume at the length needs, a tip's partial ones included; of those that can be
+// computed again what is stored.
 std::vector<Selection> Transfers::needed_for(const KeyChain& keys, std::int64_t tokens) const {
   const Layout& layout = cache_.layout_;
-  const std::int64_t units = tokens / layout.unit_tokens;
-  if (tokens <= 0 || tokens % layout.step_tokens() != 0 || units > keys.end_unit()) {
-    throw Error(ErrorCode::ArgumentError, "tokens",
-                "a multiple of " + std::to_string(layout.step_tokens()) + " inside the keys",
-                std::to_string(tokens));
-  }
-  const RecordKey boundary = cache_.link_.record(RecordKind::Boundary, keys.keys()[units - 1]);
+  check_boundary("tokens", keys, tokens);
+  const RecordKey boundary = cache_.link_.record(RecordKind::Boundary, key_at(layout, keys, tokens));
   const Presence stored = cache_.link_.tier->look(boundary);
   const std::uint8_t left_out = stored.answer == Presence::Answer::Here ? stored.flags : 0xFF;
   std::vector<Selection> needed(layout.groups.size());
@@ -28,9 +26,7 @@ std::vector<Selection> Transfers::needed_for(const KeyChain& keys, std::int64_t 
     const Group& group = layout.groups[g];
     if (group.rebuildable && (left_out & left_out_flag(layout, static_cast<int>(g))) != 0) continue;
     const BlockSpan span = needed_blocks(group.coverage, layout.block_tokens(group), tokens);
-    const std::int64_t whole_end = units / group.block_units;
-    for (std::int64_t block = span.from; block < std::min(span.to, whole_end); ++block)
-      needed[g].blocks.push_back(block);
+    for (std::int64_t block = span.from; block < span.to; ++block) needed[g].blocks.push_back(block);
   }
   return needed;
 }
@@ -42,9 +38,10 @@ std::shared_ptr<Transfer> Transfers::restore(const std::shared_ptr<const KeyChai
   auto transfer = std::make_shared<Transfer>();
   transfer->kind = TransferKind::Restore;
   transfer->options = options;
-  transfer->keys = keys;
+  transfer->keys = keys->head(tokens);
   transfer->tokens = tokens;
-  transfer->fill = cache_.reserve(keys, needed, cache_.spec_formats_, nullptr, ticket, true);
+  transfer->boundaries.push_back({tokens});
+  transfer->fill = cache_.reserve(transfer->keys, needed, cache_.spec_formats_, nullptr, ticket, true);
   const std::lock_guard guard(lock_);
   list_records(*transfer);
   begin(transfer);
@@ -64,7 +61,7 @@ void Transfers::list_records(Transfer& transfer) {
       if (entry.state != Fill::State::Claimed) {
         ++transfer.elsewhere;
         cache_.give_back(fill, g, entry, false);
-      } else if (layout.groups[g].prefix()) {
+      } else if (layout.groups[g].prefix() && entry.tip_unit < 0) {
         history.push_back({(entry.block + 1) * layout.groups[g].block_units, {g, i}});
       } else {
         boundary.pages.push_back({g, i});
@@ -88,10 +85,31 @@ void Transfers::list_records(Transfer& transfer) {
     add_parts(record, page.group, entry.block, entry.page, entry.rows);
   }
   if (boundary.pages.empty()) return;
-  boundary.key = cache_.link_.record(RecordKind::Boundary,
-                                     transfer.keys->keys()[transfer.tokens / layout.unit_tokens - 1]);
+  boundary.key = cache_.link_.record(RecordKind::Boundary, key_at(layout, *transfer.keys, transfer.tokens));
   boundary.tokens = transfer.tokens;
+  if (is_tip(layout, transfer.tokens)) {  // what leads to it is of use with it
+    cache_.link_.tier->touch(cache_.link_.record(
+        RecordKind::Boundary,
+        listing_key(*transfer.keys, transfer.keys->end_unit(), transfer.keys->rest_tokens())));
+  }
   transfer.records.push_back(std::move(boundary));
+}
+
+// Of a tip's page the record has the attested rows alone: what stood behind them is of another owner of the page.
+void Transfers::clear_unattested(int group, const Fill::Entry& entry) const {
+  const Group& g = cache_.layout_.groups[group];
+  if (entry.rows == 0 || g.row_bytes == 0) return;
+  const PoolMemory& memory = cache_.memory_[static_cast<std::size_t>(group)];
+  for (std::int64_t array = 0; array < memory.rows(); ++array) {
+    const std::int64_t layers = memory.layers_in(g, array), piece = memory.bytes_of_page(array) / layers;
+    const std::int64_t end = g.footer_offset < 0 ? piece : std::min(g.footer_offset, piece);
+    const std::int64_t kept = std::min<std::int64_t>(entry.rows * g.row_bytes, end);
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const std::uint64_t from =
+          memory.address(array, index(entry.page)) + static_cast<std::uint64_t>(layer * piece + kept);
+      std::memset(reinterpret_cast<void*>(from), 0, static_cast<std::size_t>(end - kept));
+    }
+  }
 }
 
 // All pages of the record at once, B before H.
@@ -102,6 +120,7 @@ void Transfers::publish(Transfer& transfer, Transfer::Record& record) {
     for (const Transfer::Page& page : record.pages) {
       if (cache_.store_.slot_of(page.group).which != which) continue;
       Fill::Entry& entry = fill.entries[page.group][page.entry];
+      clear_unattested(page.group, entry);
       cache_.publish_entry(fill, page.group, entry, tick);
       if (entry.state != Fill::State::Published)
         ++transfer.elsewhere;  // pinned, and nobody answers for it there
@@ -121,29 +140,59 @@ std::int64_t Transfers::ask(const KeyChain& keys, const TransferOptions& options
   Tier& tier = *cache_.link_.tier;
   if (tier.caps().index) return 0;
   std::vector<RecordKey> unknown;
-  const auto add = [&](RecordKind kind, std::int64_t unit) {
-    const RecordKey key = cache_.link_.record(kind, keys.keys()[unit - 1]);
-    if (unknown.size() < most_asked && tier.look(key).answer == Presence::Answer::Unknown)
-      unknown.push_back(key);
-  };
   for (std::int64_t unit = 1; unit <= keys.end_unit(); ++unit) {
-    if (records_history_at(unit)) add(RecordKind::Block, unit);
-    if (unit % cache_.layout_.step_units == 0) add(RecordKind::Boundary, unit);
+    if (records_history_at(unit)) add_unknown(RecordKind::Block, keys.keys()[unit - 1], unknown);
+    if (unit % cache_.layout_.step_units == 0)
+      add_unknown(RecordKind::Boundary, keys.keys()[unit - 1], unknown);
   }
+  add_unknown_tips(keys, unknown);
   BatchId batch{};
   if (unknown.empty()) return 0;
   const TierStatus taken = tier.probe(unknown, TierClock::now() + options.timeout, batch);
   return taken == TierStatus::Ok ? std::ssize(unknown) : 0;
 }
 
+// Returns: whether the tier is known to have it.
+bool Transfers::add_unknown(RecordKind kind, Key128 digest, std::vector<RecordKey>& unknown) const {
+  const RecordKey key = cache_.link_.record(kind, digest);
+  const Presence::Answer answer = cache_.link_.tier->look(key).answer;
+  if (answer == Presence::Answer::Unknown && unknown.size() < most_asked) unknown.push_back(key);
+  return answer == Presence::Answer::Here;
+}
+
+// Of the last units whose history is known, what lists tips; where that is known, the tips.
+void Transfers::add_unknown_tips(const KeyChain& keys, std::vector<RecordKey>& unknown) const {
+  const Layout& layout = cache_.layout_;
+  if (!keys.has_tokens()) return;
+  std::int64_t last = layout.probe_units == 0 ? keys.end_unit() : 0;
+  for (std::int64_t unit = layout.probe_units; layout.probe_units != 0 && unit <= keys.end_unit();
+       unit += layout.probe_units) {
+    if (records_history_at(unit) &&
+        cache_.ask_tier(keys.keys()[unit - 1], RecordKind::Block) != TierAnswer::Here)
+      break;
+    last = unit;
+  }
+  if (layout.probe_units != 0) last = std::min(keys.end_unit(), last + layout.probe_units - 1);
+  for (std::int64_t unit = last; unit >= std::max(last - most_units_asked, keys.first_tip_unit()); --unit) {
+    const std::int64_t longest = std::min(layout.unit_tokens - 1, keys.tokens() - unit * layout.unit_tokens);
+    for (std::int64_t from = 0; from <= longest; from += lengths_per_listing) {
+      if (!add_unknown(RecordKind::Boundary, listing_key(keys, unit, from), unknown)) continue;
+      const std::int64_t to = std::min(longest, from + lengths_per_listing - 1);
+      for (std::int64_t length = to; length >= std::max(from, std::int64_t{1}); --length)
+        add_unknown(RecordKind::Boundary, keys.tip_key(unit, length), unknown);
+    }
+  }
+}
+
 std::vector<std::pair<int, std::int64_t>> Transfers::loads(const KeyChain& keys, std::int64_t tokens) const {
   std::vector<std::pair<int, std::int64_t>> missing;
   const std::vector<Selection> needed = needed_for(keys, tokens);
+  const std::shared_ptr<const KeyChain> prefix = keys.head(tokens);
   for (int g = 0; g < static_cast<int>(needed.size()); ++g) {
     const GroupSlot& at = cache_.store_.slot_of(g);
     for (const std::int64_t block : needed[g].blocks) {
       std::int64_t tip_unit = -1;
-      const Sighting seen = cache_.store_.table().find(cache_.key_of_block(keys, g, block, tip_unit));
+      const Sighting seen = cache_.store_.table().find(cache_.key_of_block(*prefix, g, block, tip_unit));
       if (!seen.found() || !seen.word(at.which).usable_slot(at.slot)) missing.emplace_back(g, block);
     }
   }

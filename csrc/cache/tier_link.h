@@ -9,6 +9,7 @@
 #include "base/hint.h"
 #include "kernels/cuda_api.h"
 #include "layout/group.h"
+#include "layout/key_chain.h"
 #include "tier/tier.h"
 
 namespace hkv {
@@ -25,12 +26,35 @@ struct TierLink {
   }
 };
 
-// The bit of a boundary record's flags that says that a rebuildable group is not in it: the first seven have one each,
-// all others share the last.
+// The flags of a boundary record (docs/record-format.md): that it is of a tip, or that it lists tips; and of each
+// rebuildable group whether it is not in it: the first five have a bit each, all others share the next.
+inline constexpr std::uint8_t tip_flag = 0x80, listing_flag = 0x40;
 inline std::uint8_t left_out_flag(const Layout& layout, int group) {
   int before = 0;
   for (int g = 0; g < group; ++g) before += layout.groups[static_cast<std::size_t>(g)].rebuildable ? 1 : 0;
-  return static_cast<std::uint8_t>(1u << (before < 7 ? before : 7));
+  return static_cast<std::uint8_t>(1u << (before < 5 ? before : 5));
+}
+
+// Whether a length ends inside a unit, and the key of the unit or tip that ends there.
+// Requires: 0 < tokens <= keys.tokens().
+inline bool is_tip(const Layout& layout, std::int64_t tokens) { return tokens % layout.unit_tokens != 0; }
+inline Key128 key_at(const Layout& layout, const KeyChain& keys, std::int64_t tokens) {
+  const std::int64_t unit = tokens / layout.unit_tokens, rest = tokens % layout.unit_tokens;
+  return rest == 0 ? keys.keys()[unit - 1] : keys.tip_key(unit, rest);
+}
+
+// A tip's record is named by the tip's key, which nobody can make who does not know its length. So beside it stands a
+// *listing*: a record without parts, named by the parent's directory of tips, which says that some tip of these lengths
+// is stored below that unit. Where there is one, all its lengths that the prompt's own tokens reach are hashed; where
+// there is none, one look-up has told. It names no single length, so that nobody has to write it again, and two that
+// write it at once write the same. It may outlive its tips: then hashing finds nothing.
+inline constexpr std::int64_t lengths_per_listing = 256;
+
+// The digest of the listing of tips of so many tokens behind whole unit `unit`. Requires: as KeyChain::tip_directory_key.
+inline Key128 listing_key(const KeyChain& keys, std::int64_t unit, std::int64_t length) {
+  Key128 key = keys.tip_directory_key(unit);
+  key.lo ^= static_cast<std::uint64_t>(length / lengths_per_listing);
+  return key;
 }
 
 // What a tier answers of one record, as a match sees it.

@@ -52,21 +52,22 @@ void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) 
   if (all || ask_tier_at(scratch, position) == TierAnswer::Here) ++scratch.obtainable;
 }
 
-// Whether every group could resume at a length whose history is obtainable: from what is here, or from the boundary
-// record.
+// Whether every group could resume at a length, a step or a tip: its history is obtainable, and the states are here, or
+// in the boundary record.
 bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const {
   const Snapshot& s = scratch.snapshot;
-  const Key128 key = question.keys->keys()[tokens / layout_.unit_tokens - 1];
+  const std::int64_t probe_tokens = layout_.probe_units * layout_.unit_tokens;
+  if (probe_tokens != 0 && tokens / probe_tokens > scratch.obtainable) return false;
+  const Key128 key = key_at(layout_, *question.keys, tokens);
   bool asked = false;
   std::uint8_t left_out = 0;
   for (int g = 0; g < static_cast<int>(layout_.groups.size()); ++g) {
     const Group& group = layout_.groups[g];
     const BlockSpan need = needed_blocks(group.coverage, layout_.block_tokens(group), tokens);
-    if (group.prefix() || need.empty() || stored_at_length(s, g, tokens, nullptr)) continue;
+    if ((group.prefix() && !is_tip(layout_, tokens)) || need.empty()) continue;
+    if (here_at(s, g, tokens)) continue;
     if (group.rebuildable && replay_from(group, layout_.step_tokens(), tokens) > 0) continue;
-    for (std::int64_t block = need.from; s.groups[g].may_be_foreign && block < need.to; ++block) {
-      if (s.groups[g].foreign.get(block)) return false;
-    }
+    if (foreign_in_place(s, g, tokens)) return false;
     if (!asked) {
       if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;
       left_out = link_.tier->look(link_.record(RecordKind::Boundary, key)).flags;
@@ -75,6 +76,32 @@ bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch,
     if (group.rebuildable && (left_out & left_out_flag(layout_, g)) != 0) return false;
   }
   return true;
+}
+
+// Whether what a group needs at the length besides whole blocks of history is here.
+bool HybridCache::here_at(const Snapshot& s, int group, std::int64_t tokens) const {
+  if (!is_tip(layout_, tokens)) return stored_at_length(s, group, tokens, nullptr);
+  for (const Tip& tip : s.tips) {
+    if (tip.tokens != tokens || tip.in_tier) continue;
+    if (layout_.groups[group].prefix() ? tip.ours(group) : stored_at_length(s, group, tokens, &tip))
+      return true;
+  }
+  return false;
+}
+
+// Whether a page of another format stands where a restore would put one: it takes the place of none.
+bool HybridCache::foreign_in_place(const Snapshot& s, int group, std::int64_t tokens) const {
+  const Group& g = layout_.groups[group];
+  if (!s.groups[group].may_be_foreign) return false;
+  const std::int64_t block_tokens = layout_.block_tokens(g);
+  const BlockSpan need = needed_blocks(g.coverage, block_tokens, tokens);
+  const std::int64_t to = g.prefix() ? 0 : std::min(need.to, tokens / block_tokens);
+  s.need(group, need.from, to);
+  for (std::int64_t block = need.from; block < to; ++block) {
+    if (s.groups[group].foreign.get(block)) return true;
+  }
+  return std::any_of(s.tips.begin(), s.tips.end(),
+                     [&](const Tip& tip) { return tip.tokens == tokens && (tip.foreign >> group & 1) != 0; });
 }
 
 // How far history is here or in the tier; without a Prefix group, how far anything is.
@@ -87,10 +114,14 @@ std::int64_t HybridCache::restorable_above(const Question& question, MatchScratc
                                            std::int64_t above) const {
   const std::int64_t step = layout_.step_tokens();
   const std::int64_t history = std::min(obtainable_tokens(scratch), scratch.snapshot.limit - 1);
-  for (std::int64_t t = history / step * step; t > above; t -= step) {
+  std::int64_t best = above;
+  for (const Tip& tip : scratch.snapshot.tips) {
+    if (tip.tokens > best && restorable_at(question, scratch, tip.tokens)) best = tip.tokens;
+  }
+  for (std::int64_t t = history / step * step; t > best; t -= step) {
     if (restorable_at(question, scratch, t)) return t;
   }
-  return 0;
+  return best == above ? 0 : best;
 }
 
 std::int64_t HybridCache::restorable(const KeyChain& keys, std::int64_t limit) {
@@ -115,20 +146,24 @@ void HybridCache::note_restorable(const Question& question, MatchScratch& scratc
   const std::int64_t want = question.exactly;
   if (want < 0) {
     verdict.restore_tokens = restorable_above(question, scratch, undropped);
-  } else if (verdict.usable_tokens == 0 && want % layout_.step_tokens() == 0 &&
-             want <= obtainable_tokens(scratch) && restorable_at(question, scratch, want)) {
+  } else if (verdict.usable_tokens == 0 && want > 0 && want <= question.keys->tokens() &&
+             (is_tip(layout_, want)
+                  ? question.keys->has_tokens()
+                  : want % layout_.step_tokens() == 0 && want <= obtainable_tokens(scratch)) &&
+             restorable_at(question, scratch, want)) {
     verdict.restore_tokens = want;
   }
 }
 
 // What is not here may rest in the tier, in this format or in another, or have been lost there.
 void HybridCache::explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const {
-  if (why.tip_tokens != 0) return;
   const Group& group = layout_.groups[why.group];
-  const std::int64_t unit = (why.block + 1) * group.block_units;
-  if (unit > scratch.question->keys->end_unit()) return;
-  const RecordKind kind = group.prefix() ? RecordKind::Block : RecordKind::Boundary;
-  TierAnswer answer = ask_tier(scratch.question->keys->keys()[unit - 1], kind);
+  const KeyChain& keys = *scratch.question->keys;
+  const std::int64_t end =
+      why.tip_tokens != 0 ? why.tip_tokens : (why.block + 1) * layout_.block_tokens(group);
+  if (end > keys.tokens() - (why.tip_tokens != 0 ? 0 : keys.rest_tokens())) return;
+  const RecordKind kind = group.prefix() && why.tip_tokens == 0 ? RecordKind::Block : RecordKind::Boundary;
+  TierAnswer answer = ask_tier(key_at(layout_, keys, end), kind);
   if (answer == TierAnswer::Absent && !group.prefix() && restore_tokens > 0)
     answer = TierAnswer::Here;  // in the boundary record there
   if (answer == TierAnswer::Absent) return;

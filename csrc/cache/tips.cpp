@@ -33,7 +33,8 @@ void HybridCache::gather_tips(const Question& question, MatchScratch& scratch, s
     const Group& group = layout_.groups[g];
     if (group.prefix()) highest = std::min(highest, (s.groups[g].known_run + 1) * group.block_units - 1);
   }
-  for (std::int64_t unit = highest; unit >= 0 && (unit + 1) * layout_.unit_tokens > above; --unit) {
+  const std::int64_t lowest = keys.first_tip_unit();
+  for (std::int64_t unit = highest; unit >= lowest && (unit + 1) * layout_.unit_tokens > above; --unit) {
     gather_tips_of(question, scratch, unit);
   }
   std::erase_if(s.tips, [&](const Tip& tip) { return tip.tokens <= above; });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transfer: records of one prefix on their way to a tier (offload) or back (restore).
+// A transfer: records of one prefix on their way to a tier (offload) or back (restore); or the wait until all that was
+// offloaded before is durable (flush).
 //
 // Thread safety: its fields belong to whoever holds the cache's transfer lock; `finished` and the numbers that
 // `TransferState` copies are read through HybridCache::state_of, which takes it.
@@ -13,9 +14,11 @@
 //     copy there is over, a restore lands, which is copied to its pages, once the tier has verified it there. A copy that
 //     is under way holds the record's pages and its place, whatever becomes of the record meanwhile.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block/store.h"
@@ -26,7 +29,7 @@
 
 namespace hkv {
 
-enum class TransferKind : std::uint8_t { Offload, Restore };
+enum class TransferKind : std::uint8_t { Offload, Restore, Flush };
 
 struct TransferOptions {
   Priority priority = Priority::Demand;                         // of a restore
@@ -36,12 +39,18 @@ struct TransferOptions {
   bool gated = false;    // of an offload: no page is read before it is opened
 };
 
+// What offloads came to: records and bytes that are stored, and by its status each record that is not.
+struct Written {
+  std::int64_t records = 0, bytes = 0;
+  std::array<std::int64_t, tier_status_count> failed{};
+};
+
 struct Transfer {
   struct Pin {
     DescriptorId id;
     WordClass which;
-    SlotMask marked;    // slots in Offloading
-    std::int64_t unit;  // at which its blocks end
+    SlotMask marked;        // slots in Offloading
+    std::uint32_t counted;  // bit a group: its page counts as held by nobody who could finish for it
   };
   struct Page {  // entry of the fill that a part of the record is loaded into
     int group;
@@ -62,6 +71,15 @@ struct Transfer {
     bool placed = false;                  // its parts are where a tier may reach them, or will be
     bool copying = false;                 // on their way between device and host
     std::unique_ptr<StagedParts> staged;  // the place of those in device pools
+    TierStatus status = TierStatus::Ok;  // once settled
+  };
+  // A length asked for, and the records of this transfer that it needs: from the listing on where it is a tip. None where
+  // it was in the tier, or needs none.
+  struct Boundary {
+    enum class Lack : std::uint8_t { Nothing, States, History };
+    std::int64_t tokens;
+    Lack lack = Lack::Nothing;  // in memory, when it was to be stored
+    std::size_t from = 0, to = 0;
   };
 
   TransferKind kind = TransferKind::Offload;
@@ -72,7 +90,9 @@ struct Transfer {
   std::vector<Record> records;
   std::unique_ptr<Fill> fill;
   std::vector<BatchId> batches;
-  std::vector<std::int64_t> left_out;  // boundaries asked for that have no complete state in memory
+  std::vector<Boundary> boundaries;
+  std::vector<std::shared_ptr<Transfer>> awaited;  // of a flush: offloads before it, until they are settled
+  Written written;                                 // of a flush: since the one before
 
   std::size_t sent = 0, settled = 0, ok = 0, late = 0;
   std::int64_t bytes_total = 0, bytes_moved = 0, bytes_in_flight = 0;
@@ -82,6 +102,16 @@ struct Transfer {
   Damage damage = Damage::None;
   std::int64_t failed_record = -1;
   std::string device_error;  // what the driver said of a copy that failed
+};
+
+// What became of the lengths asked for, and of pages.
+struct TransferOutcome {
+  // Why a length cannot be resumed from what was to be moved: a status, or what was lacking in memory.
+  static constexpr int no_states = -1, no_history = -2;
+  std::vector<std::int64_t> boundaries;              // stored, or usable by what was published
+  std::vector<std::pair<std::int64_t, int>> missed;  // (tokens, status or one of the above)
+  std::vector<std::int64_t> blocks;                  // a group: own blocks moved
+  Written written;                                   // of a flush
 };
 
 // A copy of what a transfer has come to.

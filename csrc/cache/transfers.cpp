@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <tuple>
+#include <utility>
 
 namespace hkv {
 namespace {
@@ -62,6 +65,19 @@ void Transfers::begin(const std::shared_ptr<Transfer>& transfer) {
   send(transfer);
 }
 
+std::shared_ptr<Transfer> Transfers::flush(const TransferOptions& options) {
+  auto transfer = std::make_shared<Transfer>();
+  transfer->kind = TransferKind::Flush;
+  transfer->options = options;
+  transfer->records.emplace_back();  // of no pages: the tier's own flush
+  const std::lock_guard guard(lock_);
+  for (const auto& each : live_) {
+    if (each->kind == TransferKind::Offload) transfer->awaited.push_back(each);
+  }
+  begin(transfer);
+  return transfer;
+}
+
 // ---- sending -----------------------------------------------------------------------------------
 
 // Sends records in order, as many as may be in the tier at a time. A full queue is tried again by the next poll.
@@ -80,6 +96,7 @@ void Transfers::send(const std::shared_ptr<Transfer>& transfer) {
       finish_if_over(*transfer);
       return;
     }
+    transfer->awaited.clear();
     const bool storing = transfer->kind == TransferKind::Offload;
     for (const std::size_t i : chosen) {
       Transfer::Record& record = transfer->records[i];
@@ -96,6 +113,8 @@ void Transfers::send(const std::shared_ptr<Transfer>& transfer) {
 
 std::size_t Transfers::choose(const Transfer& transfer, std::vector<std::size_t>& chosen) const {
   chosen.clear();
+  const auto settled = [](const auto& each) { return each->settled == each->records.size(); };
+  if (!std::all_of(transfer.awaited.begin(), transfer.awaited.end(), settled)) return 0;
   std::int64_t bytes = transfer.bytes_in_flight;
   const std::size_t in_flight = transfer.sent - transfer.settled;
   for (std::size_t i = transfer.sent; i < transfer.records.size(); ++i) {
@@ -115,6 +134,7 @@ TierStatus Transfers::submit(const Transfer& transfer, std::span<const std::size
                              BatchId& batch) const {
   Tier& tier = *cache_.link_.tier;
   const Deadline deadline = TierClock::now() + transfer.options.timeout;
+  if (transfer.kind == TransferKind::Flush) return tier.flush(deadline, batch);
   if (transfer.kind == TransferKind::Restore) {
     std::vector<GetItem> items;
     for (const std::size_t i : chosen) items.push_back({transfer.records[i].key, transfer.records[i].parts});
@@ -178,6 +198,7 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
   ++transfer.settled;
   transfer.bytes_in_flight -= record.bytes;
   record.state = Transfer::Record::State::Settled;
+  note_written(transfer, record, done.status);
   if (ok) {
     ++transfer.ok;
     transfer.bytes_moved += record.bytes;
@@ -198,8 +219,22 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
   release(transfer, record, ok);
 }
 
+// What a flush will tell of.
+void Transfers::note_written(Transfer& transfer, Transfer::Record& record, TierStatus status) {
+  record.status = status;
+  if (transfer.kind == TransferKind::Flush) transfer.written = std::exchange(since_flush_, {});
+  if (transfer.kind != TransferKind::Offload) return;
+  if (status != TierStatus::Ok) {
+    ++since_flush_.failed[static_cast<std::size_t>(status)];
+    return;
+  }
+  ++since_flush_.records;
+  since_flush_.bytes += record.bytes;
+}
+
 // The tier has let go of the record's pages, and so has every copy; a lost device may write them still.
 void Transfers::release(Transfer& transfer, Transfer::Record& record, bool ok) {
+  if (transfer.kind == TransferKind::Flush) return;
   if (transfer.kind == TransferKind::Offload) {
     unpin(record, ok);
   } else if (ok) {
@@ -217,7 +252,7 @@ void Transfers::release(Transfer& transfer, Transfer::Record& record, bool ok) {
 // A block that cannot be had makes those above it useless: they are not asked for any more.
 void Transfers::fail(Transfer& transfer, std::size_t index, TierStatus status, Damage damage) {
   const Transfer::Record& record = transfer.records[index];
-  const bool storing = transfer.kind == TransferKind::Offload;
+  const bool storing = transfer.kind != TransferKind::Restore;
   cache_.counters_.add((storing ? kStoreFailures : kLoadFailures) + static_cast<int>(status), 1);
   // A tier that is slow or out of reach may have the record all the same; of one that answers so, it is lost.
   const bool lost = status == TierStatus::Miss || status == TierStatus::Corrupt ||
@@ -235,6 +270,7 @@ void Transfers::drop_waiting(Transfer& transfer) {
   for (Transfer::Record& record : transfer.records) {
     if (record.state != Transfer::Record::State::Waiting) continue;
     record.state = Transfer::Record::State::Settled;
+    note_written(transfer, record, TierStatus::Cancelled);
     ++transfer.sent;
     ++transfer.settled;
     if (record.copying) {
@@ -291,15 +327,47 @@ TransferState Transfers::state_of(const Transfer& transfer) const {
   state.elsewhere = transfer.elsewhere;
   state.status = transfer.status;
   state.damage = transfer.damage;
-  state.left_out = transfer.left_out;
+  for (const Transfer::Boundary& each : transfer.boundaries) {
+    if (each.lack != Transfer::Boundary::Lack::Nothing) state.left_out.push_back(each.tokens);
+  }
   state.device_error = transfer.device_error;
   if (transfer.failed_record >= 0) {
-    const auto& [group, block] =
-        transfer.records[static_cast<std::size_t>(transfer.failed_record)].blocks.front();
-    state.failed_group = group;
-    state.failed_block = block;
+    const auto& blocks = transfer.records[static_cast<std::size_t>(transfer.failed_record)].blocks;
+    if (!blocks.empty())
+      std::tie(state.failed_group, state.failed_block) = blocks.front();  // a listing has none
   }
   return state;
+}
+
+TransferOutcome Transfers::outcome_of(const Transfer& transfer) const {
+  const std::lock_guard guard(lock_);
+  TransferOutcome outcome;
+  outcome.written = transfer.written;
+  outcome.blocks.resize(cache_.layout_.groups.size());
+  std::int64_t history =
+      std::numeric_limits<std::int64_t>::max();  // stored or published up to the first that is not
+  for (const Transfer::Record& record : transfer.records) {
+    if (record.status != TierStatus::Ok) {
+      if (record.key.kind == RecordKind::Block) history = std::min(history, record.tokens - 1);
+      continue;
+    }
+    for (const auto& [group, block] : record.blocks) ++outcome.blocks[static_cast<std::size_t>(group)];
+  }
+  const bool storing = transfer.kind == TransferKind::Offload;
+  for (const Transfer::Boundary& each : transfer.boundaries) {
+    using Lack = Transfer::Boundary::Lack;
+    bool moved = storing ? history_below(each.tokens) <= history : transfer.status == TierStatus::Ok;
+    for (std::size_t i = each.from; i < each.to; ++i) moved &= transfer.records[i].status == TierStatus::Ok;
+    if (each.lack != Lack::Nothing) {
+      outcome.missed.emplace_back(
+          each.tokens, each.lack == Lack::States ? TransferOutcome::no_states : TransferOutcome::no_history);
+    } else if (moved) {
+      outcome.boundaries.push_back(each.tokens);
+    } else {
+      outcome.missed.emplace_back(each.tokens, static_cast<int>(transfer.status));
+    }
+  }
+  return outcome;
 }
 
 }  // namespace hkv

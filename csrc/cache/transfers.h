@@ -28,15 +28,24 @@ class Transfers {
   ~Transfers();
 
   // Effect: pins the whole units of the keys that are here and not in the tier yet, up to the first block that is
-  // neither, and the states at those of `boundaries` (multiples of the step) that are complete; sends them in prefix
-  // order. Each pin goes once its record is settled. Requires: keys from the start.
-  // Throws Error(ArgumentError): a boundary that is none; a pool that is not bound, or to memory that can be neither read
-  // nor copied (page_staging.h).
+  // neither, and the states at those of `boundaries` (multiples of the step, and tips) that are complete; sends them in
+  // prefix order. Each pin goes once its record is settled. Requires: keys from the start.
+  // Throws Error(ArgumentError): a boundary that is none; a pool that is not bound, or to memory that can be neither
+  // read nor copied (page_staging.h).
   std::shared_ptr<Transfer> offload(const std::shared_ptr<const KeyChain>& keys,
                                     std::span<const std::int64_t> boundaries, const TransferOptions& options);
+  // The same for a prefix of which nothing below `since` tokens is new: what is looked at is what is new, and what of
+  // history is not stored yet, from its end backwards; for a tier that has a block has all below it. `boundaries` beyond
+  // `since`; and of `ends`, longest first, the first that is complete. Progress: does not grow with the prefix.
+  std::shared_ptr<Transfer> offload_new(const std::shared_ptr<const KeyChain>& keys,
+                                        std::span<const std::int64_t> boundaries,
+                                        std::span<const std::int64_t> ends, const TransferOptions& options);
+  // Finished once every offload that was begun before has all its records settled, and the tier says that what it took
+  // survives a power cut (where it is durable). Its status is the tier's; `written` what offloads came to meanwhile.
+  std::shared_ptr<Transfer> flush(const TransferOptions& options);
   // Effect: takes pages for all that a resume at `tokens` needs and is not here, all or none, with the ticket's right
   // where one is given; asks the tier for their records. A page is published once its record was verified.
-  // Requires: keys from the start; tokens a multiple of the step, at most the whole units of the keys.
+  // Requires: keys from the start; tokens a multiple of the step, or inside a unit of tokens; at most those of the keys.
   // Throws Error(ArgumentError, OutOfPages, Closed); nothing has changed then.
   std::shared_ptr<Transfer> restore(const std::shared_ptr<const KeyChain>& keys, std::int64_t tokens,
                                     const TransferOptions& options, Ticket* ticket);
@@ -59,6 +68,8 @@ class Transfers {
   // the time for it. Requires: nothing else runs.
   void pool_bound(int group);
   TransferState state_of(const Transfer& transfer) const;
+  // Requires: finished.
+  TransferOutcome outcome_of(const Transfer& transfer) const;
   std::int64_t live() const;
 
  private:
@@ -82,28 +93,41 @@ class Transfers {
   std::int64_t end_copies();
   bool end_copy(Transfer& transfer, std::size_t index);
   // offload.cpp
-  std::int64_t list_history(Transfer& transfer) const;
+  std::shared_ptr<Transfer> offload_begun(const std::shared_ptr<const KeyChain>& keys,
+                                          const TransferOptions& options);
+  std::int64_t list_history(Transfer& transfer, std::int64_t stored_unit) const;
+  std::int64_t stored_unit(const KeyChain& keys) const;
+  bool list_boundary(Transfer& transfer, std::int64_t tokens, std::int64_t history) const;
   bool add_block(Transfer& transfer, std::int64_t unit, Key128 parent) const;
+  void check_boundary(const char* field, const KeyChain& keys, std::int64_t tokens) const;
+  std::int64_t history_below(std::int64_t tokens) const;
   bool add_boundary(Transfer& transfer, std::int64_t tokens) const;
-  bool pin_unit(Transfer::Record& record, const KeyChain& keys, std::int64_t unit, WordClass which,
-                std::span<const int> groups) const;
+  bool add_states(Transfer::Record& record, const KeyChain& keys, int group) const;
+  void add_listing(Transfer& transfer, const Transfer::Record& tip) const;
+  bool pin_pages(Transfer::Record& record, Key128 key, std::int64_t tokens, WordClass which,
+                 std::span<const int> groups) const;
   void count_unowned(const Transfer::Pin& pin, int by) const;
   void unpin(Transfer::Record& record, bool copied) const;
   void add_parts(Transfer::Record& record, int group, std::int64_t block, PageId page,
                  std::uint32_t rows) const;
+  static std::int64_t stored_bytes(const Group& group, std::uint32_t rows, std::int64_t piece);
   Key128 parent_of(const KeyChain& keys, std::int64_t unit) const;
   bool records_history_at(std::int64_t unit) const;
   // restore.cpp
   std::vector<Selection> needed_for(const KeyChain& keys, std::int64_t tokens) const;
   void list_records(Transfer& transfer);
+  bool add_unknown(RecordKind kind, Key128 digest, std::vector<RecordKey>& unknown) const;
+  void add_unknown_tips(const KeyChain& keys, std::vector<RecordKey>& unknown) const;
   void make_private(Transfer& transfer, Transfer::Record& record);
   void publish(Transfer& transfer, Transfer::Record& record);
+  void clear_unattested(int group, const Fill::Entry& entry) const;
   // transfers.cpp
   void send(const std::shared_ptr<Transfer>& transfer);
   std::size_t choose(const Transfer& transfer, std::vector<std::size_t>& chosen) const;
   TierStatus submit(const Transfer& transfer, std::span<const std::size_t> chosen, BatchId& batch) const;
   bool take(const Done& done);
   void settle(Transfer& transfer, std::size_t index, const Done& done);
+  void note_written(Transfer& transfer, Transfer::Record& record, TierStatus status);
   void release(Transfer& transfer, Transfer::Record& record, bool ok);
   void fail(Transfer& transfer, std::size_t index, TierStatus status, Damage damage);
   void drop_waiting(Transfer& transfer);
@@ -116,6 +140,7 @@ class Transfers {
   std::unordered_map<std::uint64_t, Sent> sent_;  // by batch
   std::unique_ptr<PageStaging> staging_;          // once a pool is no host pool
   std::vector<Copying> copying_;                  // records with a copy under way
+  Written since_flush_;
 };
 
 }  // namespace hkv

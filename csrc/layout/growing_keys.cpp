@@ -50,6 +50,11 @@ Key128 GrowingKeys::tip_key() const {
                               static_cast<std::int64_t>(rest_.size()), parent_key(unit));
 }
 
+std::shared_ptr<KeyChain> GrowingKeys::chain() const {
+  if (has_tokens()) return base_->grown(base_units_, heads_, tails_, rest_);
+  return base_->slice(0, base_units_, false);
+}
+
 void GrowingKeys::append(const TokenView& ids, std::int64_t from, std::int64_t n) {
   if (n == 0) return;
   if (!has_tokens())

@@ -42,6 +42,10 @@ class GrowingKeys {
   // Key of the partial last unit. Requires: has_tokens(), tokens() no multiple of the unit.
   Key128 tip_key() const;
 
+  // What there is of this sequence, as a chain: of the ids those of the partial last unit. Progress: copies the keys of
+  // what was added, and of all where others grew from the same chain.
+  std::shared_ptr<KeyChain> chain() const;
+
   // Adds ids [from, from + n) of `ids`.
   // Throws: ArgumentError (tokens); nothing has changed.
   void append(const TokenView& ids, std::int64_t from, std::int64_t n);

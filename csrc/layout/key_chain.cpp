@@ -117,6 +117,7 @@ std::shared_ptr<KeyChain> KeyChain::extend(TokenView tokens, std::vector<MediaSp
   chain->end_unit_ = end_unit_;
   chain->root_ = root_;
   chain->root_key_ = root_key_;
+  chain->first_tip_unit_ = first_tip_unit_;
   chain->media_ = std::move(media);
   chain->newest_ = newest_;
   chain->append(std::move(tokens), digests_);
@@ -134,16 +135,25 @@ std::shared_ptr<KeyChain> KeyChain::slice(std::int64_t begin, std::int64_t end, 
   return chain;
 }
 
-// Adds the whole units of `tokens` after end_unit_, whose digests so far are in `before` (null: none).
-void KeyChain::append(TokenView tokens, const std::shared_ptr<Digests>& before) {
-  const std::int64_t from = end_unit_, units = tokens.count / unit_tokens_, to = from + units;
-  const std::int64_t rest = tokens.count % unit_tokens_;
-  rest_.resize(static_cast<std::size_t>(rest));
-  read_or_refuse(tokens, tokens.count - rest, rest, rest_.data());
+std::shared_ptr<KeyChain> KeyChain::head(std::int64_t tokens) const {
+  const std::int64_t unit = tokens / unit_tokens_, rest = tokens % unit_tokens_;
+  HKV_CHECK(begin_unit_ <= unit && tokens <= this->tokens());
+  HKV_CHECK(rest == 0 || (has_tokens_ && first_tip_unit_ <= unit));
+  std::shared_ptr<KeyChain> chain = slice(begin_unit_, unit, false);
+  if (rest == 0) return chain;
+  chain->rest_.resize(static_cast<std::size_t>(rest));
+  read_ids(unit * unit_tokens_, rest, chain->rest_.data());
+  chain->media_ = media_;
+  std::erase_if(chain->media_, [&](const MediaSpan& span) { return span.offset >= tokens; });
+  return chain;
+}
+
+// Room for digests of units [from, to) behind those in `before` (null: none).
+void KeyChain::own_digests(const std::shared_ptr<Digests>& before, std::int64_t from, std::int64_t to) {
   if (before == nullptr) {
     digests_ = std::make_shared<Digests>(to);
     digests_->claim(0, to);
-  } else if (units == 0 || before->claim(from, to)) {
+  } else if (from == to || before->claim(from, to)) {
     digests_ = before;
   } else {  // another grew from the same unit, or there is no room: a copy with room for half as much again
     digests_ = std::make_shared<Digests>(to + to / 2 + 16);
@@ -151,6 +161,32 @@ void KeyChain::append(TokenView tokens, const std::shared_ptr<Digests>& before) 
     std::copy_n(before->head.get(), from, digests_->head.get());
     std::copy_n(before->tail.get(), from, digests_->tail.get());
   }
+}
+
+std::shared_ptr<KeyChain> KeyChain::grown(std::int64_t units, std::span<const Key128> heads,
+                                          std::span<const Key128> tails,
+                                          std::span<const std::uint32_t> rest) const {
+  HKV_CHECK(has_tokens_ && begin_unit_ == 0 && 0 <= units && units <= end_unit_);
+  HKV_CHECK(heads.size() == tails.size() && std::ssize(rest) < unit_tokens_);
+  std::shared_ptr<KeyChain> chain(new KeyChain(*this));
+  const std::int64_t to = units + std::ssize(heads);
+  chain->own_digests(digests_, units, to);
+  std::copy(heads.begin(), heads.end(), chain->digests_->head.get() + units);
+  std::copy(tails.begin(), tails.end(), chain->digests_->tail.get() + units);
+  chain->end_unit_ = to;
+  if (!heads.empty()) chain->first_tip_unit_ = to;
+  chain->rest_.assign(rest.begin(), rest.end());
+  std::erase_if(chain->media_, [&](const MediaSpan& span) { return span.offset >= chain->tokens(); });
+  return chain;
+}
+
+// Adds the whole units of `tokens` after end_unit_, whose digests so far are in `before` (null: none).
+void KeyChain::append(TokenView tokens, const std::shared_ptr<Digests>& before) {
+  const std::int64_t from = end_unit_, units = tokens.count / unit_tokens_, to = from + units;
+  const std::int64_t rest = tokens.count % unit_tokens_;
+  rest_.resize(static_cast<std::size_t>(rest));
+  read_or_refuse(tokens, tokens.count - rest, rest, rest_.data());
+  own_digests(before, from, to);
   end_unit_ = to;
   hash_units(tokens, from);
   while (newest_ != nullptr && newest_->begin >= from * unit_tokens_) newest_ = newest_->previous;
@@ -205,7 +241,7 @@ void KeyChain::hash_units(const TokenView& tokens, std::int64_t from_unit) {
 }
 
 void KeyChain::read_ids(std::int64_t from, std::int64_t n, std::uint32_t* out) const {
-  HKV_CHECK(has_tokens_ && 0 <= from && 0 <= n && from + n <= tokens());
+  HKV_CHECK(has_tokens_ && first_tip_unit_ * unit_tokens_ <= from && 0 <= n && from + n <= tokens());
   const std::int64_t whole = end_unit_ * unit_tokens_;
   while (n > 0) {
     std::int64_t here = n;
@@ -224,7 +260,7 @@ void KeyChain::read_ids(std::int64_t from, std::int64_t n, std::uint32_t* out) c
 }
 
 Key128 KeyChain::tip_key(std::int64_t unit, std::int64_t length) const {
-  HKV_CHECK(has_tokens_ && 0 <= unit && unit <= end_unit_);
+  HKV_CHECK(has_tokens_ && first_tip_unit_ <= unit && unit <= end_unit_);
   HKV_CHECK(0 < length && length < unit_tokens_ && unit * unit_tokens_ + length <= tokens());
   const std::int64_t start = unit * unit_tokens_;
   Sha256 message;

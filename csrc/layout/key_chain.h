@@ -76,6 +76,17 @@ class KeyChain {
   // `keep_rest` the partial rest stays. Requires: begin_unit() <= begin <= end <= end_unit().
   std::shared_ptr<KeyChain> slice(std::int64_t begin, std::int64_t end, bool keep_rest) const;
 
+  // This chain's first `units` units, then units of these digests (first and last 16 bytes of each), then a partial last
+  // unit of these ids: of a sequence whose tokens in between nobody kept. Requires: has_tokens(), units <= end_unit(), as
+  // many tails as heads, fewer ids than a unit has.
+  std::shared_ptr<KeyChain> grown(std::int64_t units, std::span<const Key128> heads,
+                                  std::span<const Key128> tails, std::span<const std::uint32_t> rest) const;
+
+  // The chain cut behind the first `tokens` tokens: what is left of the unit cut becomes the partial rest, so that its
+  // tip is the one of that length here. Requires: begin_unit() * unit_tokens() <= tokens <= tokens(); has_tokens() where
+  // a unit is cut. Throws: ArgumentError as tip_key.
+  std::shared_ptr<KeyChain> head(std::int64_t tokens) const;
+
   // Keys of the whole sequence from unit 0, slices included; length end_unit().
   const Key128* keys() const { return digests_->head.get(); }
   std::int64_t begin_unit() const { return begin_unit_; }
@@ -86,9 +97,11 @@ class KeyChain {
   std::int64_t rest_tokens() const { return static_cast<std::int64_t>(rest_.size()); }
   Key128 root() const { return root_key_; }
   bool has_tokens() const { return has_tokens_; }
+  // Tokens of units below it may not be here: no tips are named there.
+  std::int64_t first_tip_unit() const { return first_tip_unit_; }
   const std::vector<MediaSpan>& media() const { return media_; }
 
-  // The ids of tokens [from, from + n). Requires: has_tokens(), all of them in this sequence.
+  // The ids of tokens [from, from + n). Requires: has_tokens(), all of them in this sequence and known to it.
   // Throws: ArgumentError as tip_key.
   void read_ids(std::int64_t from, std::int64_t n, std::uint32_t* out) const;
 
@@ -96,7 +109,7 @@ class KeyChain {
   Sha256Words digest_before(std::int64_t unit) const;
 
   // Key of the tip that holds the first `length` tokens of unit `unit`. Costs one SHA-256.
-  // Requires: has_tokens(), 0 < length < unit_tokens(), unit <= end_unit(),
+  // Requires: has_tokens(), 0 < length < unit_tokens(), first_tip_unit() <= unit <= end_unit(),
   // unit * unit_tokens() + length <= tokens().
   // Throws: ArgumentError where the caller has since put ids out of range into the tokens it lent.
   Key128 tip_key(std::int64_t unit, std::int64_t length) const;
@@ -132,11 +145,13 @@ class KeyChain {
   KeyChain() = default;
   Key128 parent_key(std::int64_t unit) const { return unit == 0 ? root_key_ : keys()[unit - 1]; }
   void append(TokenView tokens, const std::shared_ptr<Digests>& before);
+  void own_digests(const std::shared_ptr<Digests>& before, std::int64_t from, std::int64_t to);
   void hash_units(const TokenView& tokens, std::int64_t from_unit);
 
   std::int64_t unit_tokens_ = 0;
   std::int64_t begin_unit_ = 0;
   std::int64_t end_unit_ = 0;
+  std::int64_t first_tip_unit_ = 0;
   bool has_tokens_ = true;
   Sha256Words root_{};
   Key128 root_key_;

@@ -39,6 +39,7 @@ struct Tip {
   std::uint32_t id = 0;   // its descriptor
   std::uint32_t known = 0, ready = 0, foreign = 0;
   std::uint64_t h = 0, b = 0;  // its words as read
+  bool in_tier = false;  // a tier has its record, and this entry has nothing else: no descriptor, no page
 
   bool ours(int g) const { return ready >> g & 1 && !(foreign >> g & 1); }
 };

@@ -48,7 +48,8 @@ from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import DiskTier, MemoryTier, Tier, TierAdapter, TierStack
-from hybridkv.transfers import Transfer, TransferResult
+from hybridkv.transfer_results import FlushResult, TransferResult
+from hybridkv.transfers import Transfer
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 from hybridkv.windows import KeepWindows
 
@@ -80,6 +81,7 @@ __all__ = [
     "EvictionPolicy",
     "Fill",
     "FillClosed",
+    "FlushResult",
     "Holder",
     "HybridCache",
     "HybridKVError",

@@ -131,7 +131,7 @@ class Fill(Uncopied):
                 return
             core.publish(chosen)
             if core.done:
-                cache._written(core.keys)
+                cache._written(core.keys, core.since)
             # Copies out of shared pages may be due until everything is published.
             if lease is not None and core.done and lease.valid:
                 lease._settle(RELEASED, 0, None)

@@ -17,6 +17,9 @@ SCHEMA = 1
 
 KINDS = tuple(kind.name.lower() for kind in RecordKind)
 
+TIP, LISTING = 0x80, 0x40
+"""Flags of a boundary record: it is of a tip; it says below which unit tips are stored (``csrc/cache/tier_link.h``)."""
+
 _AT_ONCE = 1000  # records of a batch of removes, below what a tier takes
 _GONE = (TierStatus.OK, TierStatus.MISS)
 _SPARE_REGIONS = 2  # so that tombstones evict nothing
@@ -68,6 +71,7 @@ def inspect(store: Store, *, records: bool, key: bytes | None = None) -> Json:
         "region_bytes": store.region_bytes,
         "index_bytes": store.index_bytes,
         "records": tally.kinds,
+        "tips": tally.tips,
         "dead": tally.dead,
         "pinned": tally.pinned,
         "formats": [
@@ -209,6 +213,7 @@ def _record(region: StoredRegion, record: StoredRecord) -> Json:
         "digest": record.key.digest.hex(),
         "format": record.key.format.hex(),
         "kind": record.key.kind.name.lower(),
+        "is": _what(record),
         "standing": record.standing,
         "tokens": record.tokens if _envelope_holds(record) else None,
         "parent": record.parent.hex(),
@@ -224,6 +229,16 @@ def _record(region: StoredRegion, record: StoredRecord) -> Json:
     }
 
 
+def _what(record: StoredRecord) -> str:
+    """Return the kind, and of boundary records whether it is of a tip, or lists tips."""
+    if record.key.kind is RecordKind.BOUNDARY and record.standing != "tombstone":
+        if record.flags & TIP:
+            return "tip"
+        if record.flags & LISTING:
+            return "listing"
+    return record.key.kind.name.lower()
+
+
 def _envelope_holds(record: StoredRecord) -> bool:
     return all(flaw.at != "envelope" for flaw in record.flaws)
 
@@ -233,6 +248,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.kinds = {kind: {"records": 0, "bytes": 0, "longest_tokens": 0} for kind in KINDS}
+        self.tips = {kind: {"records": 0, "bytes": 0, "longest_tokens": 0} for kind in ("tip", "listing")}
         self.dead = {name: {"records": 0, "bytes": 0} for name in STANDINGS if name != "live"}
         self.pinned = {"records": 0, "bytes": 0}
         self.formats: dict[tuple[str, str], dict[str, int]] = {}
@@ -285,6 +301,9 @@ class _Tally:
         kind = self.kinds[record.key.kind.name.lower()]
         _count(kind, size)
         kind["longest_tokens"] = max(kind["longest_tokens"], record.tokens)
+        if (what := _what(record)) in self.tips:
+            _count(self.tips[what], size)
+            self.tips[what]["longest_tokens"] = max(self.tips[what]["longest_tokens"], record.tokens)
         name = (record.key.format.hex(), record.key.kind.name.lower())
         _count(self.formats.setdefault(name, {"records": 0, "bytes": 0}), size)
         if _envelope_holds(record):
@@ -365,6 +384,10 @@ def _record_lines(document: Json) -> Iterator[str]:
     for kind, counted in document["records"].items():
         longest = f"{counted['longest_tokens']:,} tokens"
         yield f"{kind:<12} {counted['records']:>10,} {counted['bytes']:>18,} {longest:>16}"
+        for what, part in document["tips"].items() if kind == "boundary" else ():
+            if part["records"]:
+                longest = f"{part['longest_tokens']:,} tokens"
+                yield f"  of {what:<7} {part['records']:>10,} {part['bytes']:>18,} {longest:>16}"
     for name, counted in (("pinned", document["pinned"]), *document["dead"].items()):
         yield f"  {name:<10} {counted['records']:>10,} {counted['bytes']:>18,}"
     yield ""
@@ -386,7 +409,7 @@ def _region_lines(regions: Iterable[Json]) -> Iterator[str]:
 def _listed_lines(record: Json) -> Iterator[str]:
     tokens = "?" if record["tokens"] is None else f"{record['tokens']:,}"
     pinned = ", pinned" if record["pinned"] else ""
-    yield f"{record['digest']} {record['kind']}, {record['standing']}{pinned}, {tokens} tokens"
+    yield f"{record['digest']} {_named(record)}, {record['standing']}{pinned}, {tokens} tokens"
     yield f"  {record['file']} at {record['offset']:,}, {record['bytes']:,} bytes, format {record['format']}"
     yield f"  parent {record['parent']}, identity {record['identity']}"
     yield f"  flags {record['flags']}, parts {record['parts']}"
@@ -402,13 +425,18 @@ def _listed_lines(record: Json) -> Iterator[str]:
 def _damaged_lines(record: Json) -> Iterator[str]:
     tokens = "? tokens" if record["tokens"] is None else f"{record['tokens']:,} tokens"
     what = "DAMAGED" if record["standing"] == "live" else f"damaged, and {record['standing']} already:"
-    yield f"{what} {record['file']} at {record['offset']:,}: {record['kind']} {record['digest']}, {tokens}"
+    yield f"{what} {record['file']} at {record['offset']:,}: {_named(record)} {record['digest']}, {tokens}"
     for flaw in record["flaws"]:
         yield f"  {_flaw_text(flaw)}"
     if record["standing"] == "live" and record["readable"]:
         yield "  no content is touched"
     elif record["takes_along"]:
         yield f"  above it: {_records(record['takes_along'])}"
+
+
+def _named(record: Json) -> str:
+    kind, what = record["kind"], record["is"]
+    return str(kind) if what == kind else f"{kind} ({what})"
 
 
 def _records(number: int) -> str:

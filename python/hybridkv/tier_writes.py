@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hybridkv import _core
@@ -28,6 +29,9 @@ _MOST_UNSTORED = 4096  # prefixes remembered; beyond, the oldest is stored at on
 class TierWrites:
     """Prefixes that were published and are not stored yet.
 
+    Write-through looks at what each publish added, and at what of the history below was not stored before; a boundary
+    that could not be stored when it was published is stored when somebody offloads it.
+
     Write-back never delays an eviction: what is evicted before it was stored is lost to the tier, as without one. It
     stores the prefixes that were written longest ago, since those are the next to go.
 
@@ -50,24 +54,29 @@ class TierWrites:
         self._running: list[_core.Transfer] = []
         self._warned = False
 
-    def note(self, cache: Tiered, keys: _core.KeyChain) -> None:
-        """Take note of a prefix that was published."""
-        if self.mode == "none" or keys.end_unit == 0:
+    def note(self, cache: Tiered, keys: _core.KeyChain, since: int) -> None:
+        """Take note of a prefix that was published, of which nothing below `since` tokens is new."""
+        if self.mode == "none" or keys.tokens == 0:
             return
         if self.mode == "through":
-            self._store(cache, keys)
+            self._begin(lambda: cache._offload_new(keys, since))
             return
-        name = keys.digests[-1].tobytes()
+        name = keys.tip_key(keys.end_unit, keys.rest_tokens) if keys.rest_tokens else keys.digests[-1].tobytes()
         self._unstored[name] = keys
         self._unstored.move_to_end(name)
         if len(self._unstored) > _MOST_UNSTORED:
-            self._store(cache, self._unstored.popitem(last=False)[1])
+            self._store_oldest(cache)
 
     def store_due(self, cache: Tiered) -> None:
         """Store what eviction may take next, the longest unwritten first, one prefix at a time."""
         self._running = [core for core in self._running if not core.state()[0]]
         if self._unstored and not self._running and self._is_due(cache):
-            self._store(cache, self._unstored.popitem(last=False)[1])
+            self._store_oldest(cache)
+
+    def store_all(self, cache: Tiered) -> None:
+        """Store everything that is held back."""
+        while self._unstored:
+            self._store_oldest(cache)
 
     def _is_due(self, cache: Tiered) -> bool:
         core = cache._core
@@ -77,10 +86,17 @@ class TierWrites:
         states = core.states()
         return bool(states[StateKind.DISK] < CLEAN_SHARE * max(states[: StateKind.DISK]))
 
-    def _store(self, cache: Tiered, keys: _core.KeyChain) -> None:
+    def _store_oldest(self, cache: Tiered) -> None:
+        keys = self._unstored.popitem(last=False)[1]
+        transfer = self._begin(lambda: cache._offload_all(keys))
+        if transfer is not None:
+            self._running.append(transfer)
+
+    def _begin(self, offload: Callable[[], _core.Transfer]) -> _core.Transfer | None:
         try:
-            self._running.append(cache._offload(keys, keys.end_unit * keys.unit_tokens))
+            return offload()
         except ArgumentError as error:  # of the pools: they may be bound later
             if not self._warned:
                 warnings.warn(f"hybridkv: published prefixes are not stored in the tier: {error}", RuntimeWarning, 2)
             self._warned = True
+        return None

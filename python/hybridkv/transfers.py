@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 
 from hybridkv import _core
 from hybridkv.arguments import flag, length
 from hybridkv.deferred import checked_event
-from hybridkv.errors import ArgumentError
+from hybridkv.errors import ArgumentError, TierError
 from hybridkv.gate import Gate
 from hybridkv.handles import Uncopied
 from hybridkv.holders import seconds
@@ -19,57 +19,16 @@ from hybridkv.kinds import Check, StateKind
 from hybridkv.running import Running
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import Damage, TierStatus
+from hybridkv.transfer_results import LACKING, LOST, FlushResult, TransferResult
 from hybridkv.verdict import Plan, Why
+
+_FOREVER_S = 1e9
 
 TIMEOUT_S = 10.0
 """Of each record of a transfer unless something else is said, from when it is sent."""
 
 _LOOK_AGAIN_S = 0.05  # another thread may have taken the report that a wait was for
 _LOOK_AT_EVENT_S = 0.001  # nothing tells of an event
-
-
-@dataclass(frozen=True)
-class TransferResult:
-    """What became of a transfer.
-
-    Attributes
-    ----------
-    status : TierStatus
-        OK, or that of the first record that failed; CANCELLED.
-    tokens : int
-        Length that a restore made usable, where ``status`` is OK; the longest boundary that an offload stored.
-    records, stored : int
-        Records that were to move, and that did.
-    bytes : int
-        Bytes of those that did.
-    why : Why or None
-        Of a restore that failed: INTEGRITY where the record was damaged, torn, gone or could not be read, and so says
-        the next match until the block is computed again; also where the tier was out of reach or too slow: then the
-        next match names the restore again. ABI where it is of another format. Kind DISK.
-    left_out : tuple of int
-        Of an offload: boundaries that have no complete state in memory, and so no record. Their history may be stored:
-        it can be read and not resumed.
-    elsewhere : int
-        Of a restore: pages that another request was already loading or computing.
-    device_error : str
-        Empty, or what the CUDA driver said of a copy between a pool's device and the host that failed (``status`` is
-        UNAVAILABLE then, and the tier not to blame), or what asking for ``after`` raised (CANCELLED).
-    """
-
-    status: TierStatus
-    tokens: int
-    records: int
-    stored: int
-    bytes: int
-    why: Why | None
-    left_out: tuple[int, ...]
-    elsewhere: int
-    device_error: str
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything that was to move did."""
-        return self.status is TierStatus.OK
 
 
 class Transfer(Uncopied):
@@ -148,7 +107,24 @@ class Transfer(Uncopied):
         why = None
         if self.kind == "restore" and group >= 0 and found is not TierStatus.CANCELLED:
             why = self._why(found, Damage(damage), group, block, device_error)
-        return TransferResult(found, tokens, records, ok, moved, why, tuple(left_out), elsewhere, device_error)
+        boundaries, missed, blocks, *_ = self._core.outcome()
+        lengths = tuple(sorted(boundaries))
+        unit = self._cache.spec.unit_tokens
+        return TransferResult(
+            found,
+            tokens,
+            records,
+            ok,
+            moved,
+            why,
+            tuple(left_out),
+            elsewhere,
+            lengths,
+            tuple(t for t in lengths if t % unit),
+            {group.name: count for group, count in zip(self._cache.spec.groups, blocks, strict=True) if count},
+            {length: LACKING[why] if why < 0 else TierStatus(why).name for length, why in sorted(missed)},
+            device_error,
+        )
 
     def _why(self, status: TierStatus, damage: Damage, group: int, block: int, device_error: str) -> Why:
         name = self._cache.spec.groups[group].name
@@ -186,10 +162,11 @@ class Tiered(Running):
         Parameters
         ----------
         keys : BlockKeys
-            Keys of the sequence from its start. A partial last unit is not stored: the boundary below it is.
+            Keys of the sequence from its start.
         boundaries : sequence of int, optional
-            Lengths in tokens whose windows and states are stored with it. Default: of all lengths that are usable now,
-            those that the tier's policy of windows keeps (:class:`~hybridkv.KeepWindows`).
+            Lengths in tokens whose windows and states are stored with it, tips among them: of a tip the partial pages
+            of history too, their attested rows alone. Default: of all lengths that are usable now, those that the
+            tier's policy of windows keeps (:class:`~hybridkv.KeepWindows`); a tip is an end to it.
         timeout_s : float
             Of each record, from when it is sent, in seconds.
         durable : bool
@@ -208,9 +185,9 @@ class Tiered(Running):
         Raises
         ------
         ArgumentError
-            No tier, keys of another unit or a slice, a boundary that is no multiple of ``spec.boundary_tokens`` inside
-            the keys, a pool that is not bound, or to memory that is neither the host's nor a CUDA device's, a time that
-            is none, no event.
+            No tier, keys of another unit or a slice, a boundary outside the keys or that neither is a multiple of
+            ``spec.boundary_tokens`` nor ends inside a unit, a pool that is not bound, or to memory that is neither
+            the host's nor a CUDA device's, a time that is none, no event.
         Closed
             The cache was closed.
         """
@@ -226,14 +203,87 @@ class Tiered(Running):
         core = _core.offload(self._core, core_keys, chosen, *options, True)
         return Transfer(self, core, "offload", Gate(self._deferred, core, event))
 
-    def _offload(self, keys: _core.KeyChain, tokens: int) -> _core.Transfer:
-        """Store a prefix as :meth:`offload` would by default."""
-        return _core.offload(self._core, keys, self._kept_boundaries(keys, tokens), TIMEOUT_S, False, False, False)
+    def flush(self, timeout: float | None = None) -> FlushResult:
+        """Wait until everything that was handed to the tier before survives a power cut.
 
-    def _written(self, keys: _core.KeyChain) -> None:
-        """A prefix was published: store it where the cache does so by itself."""
+        What a write-back cache holds back is stored first, whatever its pools have free; then this waits for every
+        offload that was begun, and for the tier to say that what it took is durable.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most. Default: as long as it takes.
+
+        Returns
+        -------
+        FlushResult
+            What was stored since the flush before, and what the tier would not have.
+
+        Raises
+        ------
+        TimeoutError
+            It is not done by then. What was handed over goes on.
+        TierError
+            Something that was handed over since the flush before is not durable and nobody refused it: ``got`` says how
+            many records came to what. It is told once.
+        ArgumentError
+            No tier, no number of seconds.
+        Closed
+            The cache was closed.
+        """
+        self._check_usable()
+        if self.tier is None:
+            raise ArgumentError("tier", "a cache made with a tier", None)
+        status, result = self._flush(timeout)
+        lost = ", ".join(f"{count} {name}" for name, count in result.refused.items() if TierStatus[name] in LOST)
+        if lost or status is not TierStatus.OK:
+            got = f"sync {status.name}, records {lost or 'none lost'}"
+            raise TierError("flush", "every record stored and synced", got)
+        return result
+
+    def _flush(self, timeout: float | None) -> tuple[TierStatus, FlushResult]:
+        """Flush, and say what the tier's own flush came to; what was lost is among what was refused."""
+        assert self.tier is not None
+        limit = _FOREVER_S if timeout is None else duration(timeout, "timeout")
+        with suppress(Exception):  # of an event: poll tells of it
+            self._deferred.apply_due()
+        self._tier_writes.store_all(self)
+        transfer = Transfer(self, _core.flush(self._core, limit), "flush")
+        try:
+            status = transfer.result(timeout).status
+        except TimeoutError:
+            transfer.cancel()
+            status = TierStatus.TIMEOUT
+        if status is TierStatus.TIMEOUT:
+            raise TimeoutError(f"what was handed to the tier is not durable after {timeout} s")
+        *_, records, moved, failed = transfer._core.outcome()
+        came_to = {TierStatus(index).name: count for index, count in enumerate(failed) if count}
+        return status, FlushResult(records, moved, came_to, self.tier.durable)
+
+    def _offload_all(self, keys: _core.KeyChain) -> _core.Transfer:
+        """Store a prefix as :meth:`offload` would by default."""
+        return _core.offload(self._core, keys, self._kept_boundaries(keys, keys.tokens), TIMEOUT_S, False, False)
+
+    def _offload_new(self, keys: _core.KeyChain, since: int) -> _core.Transfer:
+        """Store what is new in a prefix of which nothing below `since` tokens is: work that does not grow with it.
+
+        Boundaries are those that the policy keeps of all lengths beyond `since`; the core leaves out what lacks states.
+        The end of the sequence, or the longest boundary below it that is complete, is an end to the policy.
+        """
+        assert self.tier is not None
+        step, tokens, windows = self.spec.boundary_tokens, keys.tokens, self.tier.windows
+        aligned = range(since // step * step + step, tokens + 1, step)
+        ends = list(windows.kept(self.spec, [(t, True) for t in aligned]))[::-1] if windows.ends else []
+        if windows.ends and keys.rest_tokens:
+            ends.insert(0, tokens)
+        return _core.offload_new(
+            self._core, keys, list(windows.kept(self.spec, [(t, False) for t in aligned])), ends, TIMEOUT_S
+        )
+
+    def _written(self, keys: _core.KeyChain, since: int) -> None:
+        """A prefix was published, new from `since` tokens on: store it where the cache does so by itself."""
         if self.tier is not None:
-            self._tier_writes.note(self, keys)
+            self._tier_writes.note(self, keys, since)
 
     def poll(self) -> int:
         """Apply what is due after events, take what the tier reports, and store what is due.
@@ -302,7 +352,8 @@ class Tiered(Running):
         """Begin to load what a queued request will need, behind all loads that somebody waits for.
 
         Counts no look-up. A tier that has no index in memory (a :class:`~hybridkv.TierAdapter`) knows of what was
-        stored, read or asked for since it was opened; the first call asks it for the rest, and a later one finds.
+        stored, read or asked for since it was opened; a call asks it for the rest, and a later one finds: first history
+        and aligned boundaries, then what lists tips behind them, then the tips.
 
         Parameters
         ----------
@@ -365,8 +416,9 @@ class Tiered(Running):
         """Return the usable lengths whose states are stored: an end is where the sequence ends, as far as it can."""
         assert self.tier is not None
         step = self.spec.boundary_tokens
-        usable = [int(t) for t in self._core.boundaries(keys, tokens + 1, None) if t % step == 0]
-        return list(self.tier.windows.kept(self.spec, [(t, t == usable[-1]) for t in usable]))
+        usable = [int(t) for t in self._core.boundaries(keys, tokens + 1, None)]
+        ends = [(t, t % step != 0 or t == usable[-1]) for t in usable]
+        return list(self.tier.windows.kept(self.spec, ends))
 
     def _tier_keys(self, keys: BlockKeys) -> _core.KeyChain:
         if self.tier is None:
@@ -375,9 +427,9 @@ class Tiered(Running):
         return self._whole_keys(keys)
 
 
-def duration(timeout_s: float) -> float:
+def duration(timeout_s: float, name: str = "timeout_s") -> float:
     """Return a time-out in seconds, or refuse what is none."""
-    value = seconds("timeout_s", timeout_s)
-    if not 0 < value < 1e9:
-        raise ArgumentError("timeout_s", "seconds, above 0", timeout_s)
+    value = seconds(name, timeout_s)
+    if not 0 < value < _FOREVER_S:
+        raise ArgumentError(name, "seconds, above 0", timeout_s)
     return value

@@ -422,7 +422,7 @@ def test_the_text_tells_what_the_object_does(store: Path, capsys: pytest.Capture
 
 HEAD = {"schema", "path", "store", "layout_version", "region_bytes"}
 RECORD = {
-    *("file", "offset", "digest", "format", "kind", "standing", "tokens", "parent", "identity", "bytes"),
+    *("file", "offset", "digest", "format", "kind", "is", "standing", "tokens", "parent", "identity", "bytes"),
     *("payload_bytes", "parts", "flags", "pinned", "readable", "takes_along", "flaws"),
 }
 FLAW = {"file", "at", "damage", "offset", "part"}
@@ -436,7 +436,7 @@ def test_the_schema_is_stable(store: Path, capsys: pytest.CaptureFixture[str]) -
     flip(file, 1000)
     _, document = call(capsys, "inspect", store, "--key", key(2).digest.hex())
     assert set(document) == HEAD | {
-        *("index_bytes", "records", "dead", "pinned", "formats", "identities", "regions", "bytes", "recovery"),
+        *("index_bytes", "records", "tips", "dead", "pinned", "formats", "identities", "regions", "bytes", "recovery"),
         *("other_files", "flaws", "listed"),
     }
     assert set(document["bytes"]) == BYTES | {"superblock", "other_files"}

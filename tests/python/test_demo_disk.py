@@ -48,11 +48,12 @@ def test_conversations_of_a_killed_process_resume(result: DiskResult) -> None:
 def test_damaged_records_are_passed_over(result: DiskResult) -> None:
     turns = {turn.conversation: turn for turn in result.resumed if turn.damaged is not None}
     assert {name: turn.damaged for name, turn in turns.items()} == {
-        "broken vase": "boundary record",
+        "broken vase": "tip",
         "short read": "block record",
     }
-    for turn in turns.values():
-        assert turn.restored_tokens == turn.damaged_tokens - 16
+    assert turns["short read"].restored_tokens == turns["short read"].damaged_tokens - 16
+    assert turns["broken vase"].restored_tokens == turns["broken vase"].damaged_tokens // 16 * 16
+    assert all(turn.restored_tokens % 16 for turn in result.resumed if turn.damaged is None)  # tips
     refused = sum(len(turn.refused) for turn in turns.values())
     assert refused + result.opened["torn"] >= 2
 

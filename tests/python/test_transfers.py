@@ -240,7 +240,7 @@ def test_arguments() -> None:
         with pytest.raises(hk.ArgumentError, match="tier"):
             plain.cache.offload(keys)
         with pytest.raises(hk.ArgumentError, match="boundaries"):
-            world.cache.offload(keys, boundaries=[3])
+            world.cache.offload(keys, boundaries=[0])
         with pytest.raises(hk.ArgumentError, match="boundaries"):
             world.cache.offload(keys, boundaries=[12])
         with pytest.raises(hk.ArgumentError, match="timeout_s"):
@@ -284,20 +284,23 @@ def test_close_is_refused_while_something_moves() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("wofrrmmc"), st.integers(0, 5), st.integers(1, 6)), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from("wofrrmmcs"), st.integers(0, 5), st.integers(1, 24)), max_size=40))
 def test_whatever_is_reused_holds_what_was_written(events: list[tuple[str, int, int]]) -> None:
     with hk.MemoryTier(6000, threaded=True) as tier:
         world = World(tier, blocks=24)
         moving: list[hk.Transfer] = []
-        for what, which, units in events:
-            keys = world.keys(units * UNIT + 1, first=1 + (which % 3) * 100)
+        for what, which, tokens in events:
+            first = 1 + (which % 3) * 100
+            keys, prefix = world.keys(tokens + 1, first=first), world.keys(tokens, first=first)  # perhaps a tip
             try:
                 if what == "w":
-                    world.write(keys[:units])
+                    world.write(prefix)
                 elif what == "o":
-                    moving.append(world.cache.offload(keys[:units]))
+                    moving.append(world.cache.offload(prefix))
                 elif what == "f":
-                    world.cache.evict(keys[:units])
+                    world.cache.evict(prefix)
+                elif what == "s":
+                    world.cache.flush(10)
                 elif what == "r":
                     verdict = world.cache.match(keys)
                     if verdict.lease is not None:

@@ -164,7 +164,31 @@ def test_generate_resumes_from_the_tier_with_the_same_tokens(v4: Any, tmp_path: 
     with store(tmp_path) as tier:
         reuse = PrefixReuse(v4, tier=tier, memory_bytes=ROOM)
         assert torch.equal(reuse.generate(asked, **turn), right)
-        assert [row.loaded.tokens for row in reuse.last_rows] == [64, 64]  # tips stay in memory
+        assert [row.loaded.tokens for row in reuse.last_rows] == [78, 78]  # all but the last token said
+        reuse.close()
+
+
+@pytest.mark.parametrize("name", ["jamba", "deepseek_v4", "qwen3_next"])
+def test_a_conversation_goes_on_from_its_end_behind_a_restart_bit_for_bit(name: str, tmp_path: Path) -> None:
+    """As one process does that keeps it in memory; a model that takes tokens one by one has no other boundary."""
+    model = tiny_models.tiny(name)
+    turn = {"max_new_tokens": 5, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    first, second = some_ids(37, seed=8), some_ids(6, seed=9)
+    alone = PrefixReuse(model, memory_bytes=ROOM)
+    with store(tmp_path) as tier:
+        reuse = PrefixReuse(model, tier=tier, memory_bytes=ROOM)
+        said = reuse.generate(first, **turn).sequences
+        assert torch.equal(said, alone.generate(first, **turn).sequences)
+        reuse.close()
+    asked = torch.cat([said, second], dim=1)
+    wanted = alone.generate(asked, **turn)
+    with store(tmp_path) as tier:
+        reuse = PrefixReuse(model, tier=tier, memory_bytes=ROOM)
+        found = reuse.generate(asked, **turn)
+        row = reuse.last_rows[0]
+        assert (row.loaded.tokens, row.usable) == (41, 41) and not row.loaded.refused
+        assert torch.equal(found.sequences, wanted.sequences)
+        assert all(torch.equal(a, b) for a, b in zip(found.logits, wanted.logits, strict=True))
         reuse.close()
 
 
@@ -295,7 +319,7 @@ def test_arguments(v4: Any) -> None:
         cache.close()
         jamba = tiny_models.tiny("jamba")
         with pytest.raises(hk.ArgumentError, match="checkpoint_tokens"):
-            PrefixReuse(jamba, tier=other, memory_bytes=ROOM)
+            PrefixReuse(jamba, tier=other, memory_bytes=ROOM, keep_tips=False)
         reuse = PrefixReuse(v4, tier=other, **PLAIN)
         with pytest.raises(hk.Busy, match="tier"):
             PrefixReuse(v4, tier=other, **PLAIN)

@@ -58,13 +58,13 @@ class World:
         return np.concatenate([pool[page] for pool in self.pools[group]])
 
     def write(self, keys: hk.BlockKeys, groups: Any = None) -> None:
-        """Publish every whole block of the keys, each byte of a page told by key, group and place."""
+        """Publish every block of the keys, a tip's too, each byte of a page told by key, group and place."""
         fill = self.cache.reserve(keys, groups=groups)
         for group in self.spec.groups:
             for block, page in enumerate(fill.page_ids(group.name)):
-                if page < 0 or block >= len(keys):
+                if page < 0:
                     continue
-                content = expected(keys, group, block)
+                content = expected(keys, group, block, keys.tokens)
                 at = 0
                 for pool in self.pools[group.name]:
                     pool[page] = content[at : at + pool.shape[1]]
@@ -87,7 +87,8 @@ class World:
             for block, page in enumerate(lease.page_ids(group.name)):
                 if page < 0:
                     continue
-                assert np.array_equal(self.page(group.name, page), expected(keys, group, block)), (group.name, block)
+                wanted = expected(keys, group, block, lease.tokens)
+                assert np.array_equal(self.page(group.name, page), wanted), (group.name, block)
                 seen += 1
         return seen
 
@@ -110,6 +111,11 @@ class World:
         assert self.cache.verify()
 
 
-def expected(keys: hk.BlockKeys, group: hk.CacheGroup, block: int) -> npt.NDArray[np.uint8]:
-    seed = int.from_bytes(keys.digests[block].tobytes()[:7], "little") * 8 + len(group.name)
+def expected(keys: hk.BlockKeys, group: hk.CacheGroup, block: int, tokens: int) -> npt.NDArray[np.uint8]:
+    """What a page of a block holds, of a prefix of so many tokens: its last block may be a tip's."""
+    if (block + 1) * UNIT <= tokens:
+        name = keys.digests[block].tobytes()
+    else:
+        name = keys._core.tip_key(block, tokens % UNIT)
+    seed = int.from_bytes(name[:7], "little") * 8 + len(group.name)
     return np.random.default_rng(seed).integers(0, 256, group.total_page_bytes, np.uint8)

@@ -10,7 +10,7 @@ told (:func:`~hybridkv.demo.disk_life.first_life`) without the answers, ``opened
 each of ``resumed`` has
 
 - ``conversation``, ``prompt_tokens``, ``restored_tokens``, ``restored_bytes``, ``computed_tokens``;
-- ``damaged``, ``damaged_tokens``: "boundary record" or "block record" and the length that it ends, or null and 0;
+- ``damaged``, ``damaged_tokens``: "tip", "boundary record" or "block record" and the length that it ends; null and 0;
 - ``refused``: a list of ``{check, kind, group, block, code, detail}``, records that a load refused;
 - ``bitwise``: whether all logits and tokens are those of the conversation held from nothing;
 - ``same_text`` and ``worst_difference``: beside transformers' own ``generate`` over the whole prompt.
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from hybridkv.demo.conversations import Conversation, order_of_requests
-from hybridkv.demo.disk_damage import damage, longest_boundary
+from hybridkv.demo.disk_damage import damage, longest_boundary, longest_tip
 from hybridkv.demo.disk_life import SPEAKERS, Said, answer, open_store, quiet, reuse_over, talk, talks
 from hybridkv.demo.threads import one_thread
 from hybridkv.errors import ArgumentError
@@ -41,7 +41,7 @@ from hybridkv.tiers import RecordKind
 from hybridkv.verdict import Why
 
 DAMAGED = {"broken vase": RecordKind.BOUNDARY, "short read": RecordKind.BLOCK}
-"""Of which conversation a record is damaged: that of its longest boundary, or a block some way below."""
+"""Of which conversation a record is damaged: that of its end, or a block some way below."""
 
 _BLOCKS_BELOW = 4  # of what only this conversation has
 _REFERENCE_BYTES = 64 << 20
@@ -203,9 +203,15 @@ def _damage(
         if kind is None:
             continue
         unit = longest_boundary(store, chain, chain.unit_tokens) // chain.unit_tokens
-        unit -= _BLOCKS_BELOW if kind is RecordKind.BLOCK else 0
-        damage(store, kind, chain.digests[unit - 1].tobytes())
-        damaged[conversation.name] = f"{kind.name.lower()} record", unit * chain.unit_tokens
+        tip, digest = longest_tip(store, chain)
+        if kind is RecordKind.BLOCK:
+            unit -= _BLOCKS_BELOW
+            damage(store, kind, chain.digests[unit - 1].tobytes())
+            damaged[conversation.name] = "block record", unit * chain.unit_tokens
+        else:  # of the length that a resume would take
+            end = max(tip, unit * chain.unit_tokens)
+            damage(store, kind, digest if end == tip else chain.digests[unit - 1].tobytes())
+            damaged[conversation.name] = "tip" if end == tip else "boundary record", end
     return damaged
 
 

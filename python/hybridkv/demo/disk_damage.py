@@ -23,6 +23,18 @@ def longest_boundary(store: Path, keys: BlockKeys, unit_tokens: int) -> int:
     return 0
 
 
+def longest_tip(store: Path, keys: BlockKeys) -> tuple[int, bytes]:
+    """Return the longest length inside a unit that a store has a record for, in tokens, and its digest; 0: none."""
+    files = [path.read_bytes() for path in _regions(store)]
+    unit_tokens = keys.unit_tokens
+    for unit in range(len(keys), -1, -1):
+        for length in range(min(unit_tokens - 1, keys.tokens - unit * unit_tokens), 0, -1):
+            digest = keys._core.tip_key(unit, length)
+            if any(_find(data, RecordKind.BOUNDARY, digest) >= 0 for data in files):
+                return unit * unit_tokens + length, digest
+    return 0, b""
+
+
 def damage(store: Path, kind: RecordKind, digest: bytes) -> None:
     """Flip one bit in the middle of a record's payload.
 
@@ -32,7 +44,7 @@ def damage(store: Path, kind: RecordKind, digest: bytes) -> None:
         Directory of a :class:`~hybridkv.DiskTier` that is not open.
     kind : RecordKind
     digest : bytes
-        16 bytes, a row of :attr:`BlockKeys.digests <hybridkv.BlockKeys.digests>`.
+        16 bytes, a row of :attr:`BlockKeys.digests <hybridkv.BlockKeys.digests>`, or of :func:`longest_tip`.
 
     Raises
     ------

@@ -84,11 +84,11 @@ def open_store(folder: Path) -> DiskTier:
 
 
 def reuse_over(model: Any, tier: Tier | None, memory_bytes: int) -> PrefixReuse:
-    """Make what talks: states at multiples of the unit alone, as a tier keeps them, and no replay.
+    """Make what talks, without replay: whoever resumes does so where everybody would, at the end of what was said.
 
-    So whoever resumes does so where everybody would, and computes in the same pieces: bit for bit the same.
+    So it computes in the same pieces: bit for bit the same.
     """
-    return PrefixReuse(model, tier=tier, memory_bytes=memory_bytes, keep_tips=False, replay=False)
+    return PrefixReuse(model, tier=tier, memory_bytes=memory_bytes, replay=False)
 
 
 def answer(generate: Callable[..., Any], prompt: Tokens) -> Said:

@@ -8,7 +8,9 @@
 #include <thread>
 
 #include "cache/device_pool_cases.h"
+#include "cache/tip_transfers.h"
 #include "cache/transfer_world.h"
+#include "cache/write_through.h"
 #include "testing.h"
 
 namespace hkv {
@@ -416,7 +418,9 @@ HKV_TEST("match_at names the length that a restore would serve, and no other") {
 }
 
 HKV_TEST("a boundary that is none, and a pool that nobody bound, are refused") {
-  World w(hybrid(16));
+  std::vector<Group> groups = hybrid(16);
+  for (Group& g : groups) g.block_units = 2;
+  World w(std::move(groups));
   const auto keys = w.keys(16);
   const auto refused = [&](auto&& call) {
     try {
@@ -426,9 +430,11 @@ HKV_TEST("a boundary that is none, and a pool that nobody bound, are refused") {
     }
     return false;
   };
-  EXPECT(refused([&] { w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{6}, {}); }));
+  EXPECT(refused([&] { w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{4}, {}); }));
+  EXPECT(refused([&] { w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{17}, {}); }));
   EXPECT(refused([&] { w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{20}, {}); }));
   EXPECT(refused([&] { w.restore(keys, 20); }));
+  EXPECT(refused([&] { w.restore(keys, 17); }));
   EXPECT(refused([&] { w.restore(keys, 0); }));
 }
 

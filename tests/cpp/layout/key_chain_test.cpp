@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "layout/growing_keys.h"
 #include "testing.h"
 
 namespace {
@@ -124,6 +125,37 @@ HKV_TEST("tips are found in the piece that holds their unit") {
       EXPECT(!(whole->tip_key(u, n) == whole->tip_directory_key(u)));
     }
   }
+}
+
+HKV_TEST("a chain cut inside a unit ends in the tip of that length, media of the rest included") {
+  const std::vector<MediaSpan> media = {{5, 2, "image"}, {9, 3, "sound"}};
+  const Chain whole = KeyChain::build(root(), unit, view_of(numbers(18)), media);
+  for (std::int64_t tokens = 0; tokens <= 18; ++tokens) {
+    const Chain cut = whole->head(tokens);
+    EXPECT_EQ(cut->tokens(), tokens);
+    EXPECT(cut->keys() == whole->keys());
+    const std::int64_t u = tokens / unit, n = tokens % unit;
+    if (n != 0) EXPECT(cut->tip_key(u, n) == whole->tip_key(u, n));
+  }
+  EXPECT(whole->head(18)->equals(*whole));
+}
+
+HKV_TEST("keys that grew without their tokens are those of the whole sequence, and its end has a tip") {
+  const Chain whole = built(numbers(30));
+  const Chain start = built(numbers(9));
+  for (std::uint32_t from = 0; from <= 9; ++from) {
+    for (std::uint32_t to = from; to <= 30; ++to) {
+      GrowingKeys keys(start, from, 64);
+      keys.append(view_of(numbers(to - from, from)), 0, to - from);
+      const Chain chain = keys.chain();
+      EXPECT_EQ(chain->tokens(), to);
+      EXPECT(chain->equals(*built(numbers(to))));
+      if (to % unit != 0)
+        EXPECT(chain->tip_key(to / unit, to % unit) == whole->tip_key(to / unit, to % unit));
+      EXPECT(chain->first_tip_unit() <= chain->end_unit());
+    }
+  }
+  EXPECT(start->equals(*built(numbers(9))));
 }
 
 HKV_TEST("a chain grown by a unit at a time is let go without deep recursion") {

@@ -83,6 +83,31 @@ Written boundary_record() {
   return record;
 }
 
+// Of a tip: its flags are those of csrc/cache/tier_link.h.
+Written tip_record() {
+  Written record;
+  record.envelope.key = {{9, 10}, {3, 4}, RecordKind::Boundary};
+  record.envelope.parent = {5, 6};
+  record.envelope.identity = {7, 8};
+  record.envelope.tokens = 18;
+  record.envelope.flags = 0x80;
+  record.envelope.parts = {{{0, 0, 4, 2}, 0, 0, 0}, {{3, 0, 4, 0}, 0, 0, 0}};
+  record.pages = {counted(8, 0xC0), counted(4, 0xD0)};
+  write(record);
+  return record;
+}
+
+Written listing_record() {
+  Written record = tip_record();
+  record.envelope.key.digest = {11, 12};
+  record.envelope.tokens = 16;
+  record.envelope.flags = 0x40;
+  record.envelope.parts.clear();
+  record.pages.clear();
+  write(record);
+  return record;
+}
+
 Written tombstone_record() {
   Written record;
   record.envelope.key = {{1, 2}, {3, 4}, RecordKind::Tombstone};
@@ -175,6 +200,8 @@ HKV_TEST("an envelope reads back as it was written, and says its size in its fir
 HKV_TEST("the golden files are what is written today, and are read") {
   const std::pair<const char*, Written> golden[] = {{"record-v1-block.hex", block_record()},
                                                     {"record-v1-boundary.hex", boundary_record()},
+                                                    {"record-v1-tip.hex", tip_record()},
+                                                    {"record-v1-listing.hex", listing_record()},
                                                     {"record-v1-tombstone.hex", tombstone_record()}};
   for (const auto& [name, record] : golden) {
     std::ifstream file(in_tree(std::string("tests/golden/") + name));

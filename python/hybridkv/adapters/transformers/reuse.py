@@ -65,8 +65,8 @@ class PrefixReuse:
     keep_tips : bool, optional
         Keep the state at prompt end and output end, aligned or not.
     tier : Tier, optional
-        Where prefixes outlive memory and the process, at boundaries that are multiples of the unit. What a call kept
-        is stored behind it, without waiting; what a call needs and memory lacks is loaded before it, verified, or
+        Where prefixes outlive memory and the process, at every boundary that is kept, tips among them. What a call
+        kept is stored behind it, without waiting; what a call needs and memory lacks is loaded before it, verified, or
         refused and computed. The tier stays the caller's to close, after :meth:`close`. Default: that of ``cache``,
         whose ``tier_writes=``, where it names a mode, says when prefixes are stored.
     load_timeout_s : float, optional
@@ -148,7 +148,7 @@ class PrefixReuse:
             self.cache = _fitting(cache, spec, tier)
         else:
             self.cache = default_cache(spec, memory_bytes, self._step, tier)
-        _check_tier(self.cache, self._step)
+        _check_tier(self.cache, self._step, self._keep_tips)
         groups = {group.name: group for group in self.cache.spec.groups}
         self._pages = Pages(self._measured.layout, groups, self._measured.shapes, self.cache.pages)
         for name in groups:
@@ -214,7 +214,7 @@ class PrefixReuse:
         return {} if self._traffic is None else self._traffic.not_written
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until what was kept so far is in the tier, at most so many seconds.
+        """Wait until what was kept so far is in the tier and durable, at most so many seconds.
 
         Parameters
         ----------
@@ -224,8 +224,8 @@ class PrefixReuse:
         Returns
         -------
         bool
-            Whether nothing is on its way any more; :attr:`not_written` tells what did not arrive. Another process finds
-            it now; a power cut it survives once the tier was closed, or filled the region that it lies in.
+            Whether nothing is on its way any more; :attr:`not_written` tells what did not arrive. The rest survives a
+            power cut now, where the tier is durable at all.
 
         Raises
         ------
@@ -351,7 +351,7 @@ class PrefixReuse:
     def _begin(self, ids: npt.NDArray[np.int64]) -> Row:
         keys = self.keys(ids)
         formats = self._store.formats
-        loaded = None if self._traffic is None else self._traffic.load(keys)
+        loaded = None if self._traffic is None else self._traffic.load(keys, ids)
         limit, passed_over = whole_limit(self.cache, keys, ids, self.cache._format_list(formats))
         first = verdict = self.cache.match(keys, limit=limit, formats=formats, verify=self._verify)
         for _ in range(_MOST_DAMAGED):
@@ -444,13 +444,16 @@ def _checkpoint_step(unit: int, checkpoint_tokens: int | None, single_steps: boo
     return step
 
 
-def _check_tier(cache: HybridCache, step: int | None) -> None:
+def _check_tier(cache: HybridCache, step: int | None, keep_tips: bool) -> None:
     """Refuse a tier that could never give anything back."""
     if cache.tier is None:
         return
     cache.tier.windows.check(cache.spec)
-    if step is None:
-        expected = f"a multiple of {cache.spec.boundary_tokens}: tokens go in one by one, and a tier keeps no tips"
+    if step is None and not (keep_tips and cache.tier.windows.ends):
+        expected = (
+            f"a multiple of {cache.spec.boundary_tokens}, or keep_tips=True and a tier that keeps ends: tokens go in "
+            "one by one, and no other boundary is passed"
+        )
         raise ArgumentError("checkpoint_tokens", expected, None)
 
 

@@ -8,11 +8,17 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from hybridkv.adapters.transformers.store import Store
+from hybridkv.adapters.transformers.whole import prefix_of
 from hybridkv.cache import HybridCache
 from hybridkv.errors import OutOfPages
 from hybridkv.keys import BlockKeys
-from hybridkv.transfers import Transfer, TransferResult
+from hybridkv.tiers import TierStatus
+from hybridkv.transfer_results import TransferResult
+from hybridkv.transfers import Transfer
 from hybridkv.verdict import Why
 
 _MOST_FAILED = 8
@@ -20,6 +26,9 @@ _MOST_FAILED = 8
 
 _MOST_WRITES = 32
 """Transfers to the tier at a time: each pins its pages."""
+
+_ASKED = 3
+"""Times that a tier without an index is asked: for history, for what lists tips behind it, for the tips."""
 
 _LATE_S = 1.0  # that a transfer may be late: its records have deadlines of their own
 
@@ -58,7 +67,7 @@ class TierTraffic:
     Attributes
     ----------
     not_written : collections.Counter
-        Transfers to the tier that failed, by the name of the status.
+        Transfers to the tier that failed, by the name of the status; of what the cache stores by itself, records.
 
     Notes
     -----
@@ -110,7 +119,7 @@ class TierTraffic:
         return True
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait for all writes, at most so many seconds; say whether all are done."""
+        """Wait until all that the tier took is durable, at most so many seconds; say whether nothing is on its way."""
         until = None if timeout is None else time.monotonic() + timeout
         while self._writes:
             with self._lock:
@@ -122,6 +131,18 @@ class TierTraffic:
             except TimeoutError:
                 return False
             self._forget_done()
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        try:
+            status, result = self._cache._flush(left)
+        except TimeoutError:
+            return False
+        with self._lock:
+            if not self._own_writes:
+                self.not_written.update(result.refused)
+            if status is not TierStatus.OK and status.name not in self.not_written:  # told once
+                self.not_written[status.name] = 1
         return True
 
     def _forget_done(self) -> None:
@@ -138,13 +159,15 @@ class TierTraffic:
 
     # -- from the tier -----------------------------------------------------------------------------
 
-    def load(self, keys: BlockKeys) -> Loaded:
+    def load(self, keys: BlockKeys, ids: npt.NDArray[np.int64]) -> Loaded:
         """Load what makes more of a prefix usable than memory does; where a record is refused, the next smaller length.
 
         Parameters
         ----------
         keys : BlockKeys
             Of a prompt.
+        ids : numpy.ndarray
+            [[tokens]] int64, what the keys were made of.
 
         Returns
         -------
@@ -166,7 +189,8 @@ class TierTraffic:
             except TimeoutError:
                 break
             finally:  # whatever was published is known to who makes room
-                self._store.note(keys, tokens, whole=transfer.done() and transfer.result().ok)
+                whole = transfer.done() and transfer.result().ok
+                self._store.note(prefix_of(keys, ids, tokens), tokens, whole=whole)
             told.bytes += result.bytes
             if result.why is not None:
                 told.refused.append(result.why)
@@ -177,7 +201,9 @@ class TierTraffic:
 
     def _begin(self, keys: BlockKeys) -> tuple[int, Transfer] | None:
         tier = self._cache.tier
-        if tier is not None and self._cache._ask_tier(keys, self._timeout_s):
+        for _ in range(_ASKED):
+            if tier is None or not self._cache._ask_tier(keys, self._timeout_s):
+                break
             tier.drain(self._timeout_s)
             self._cache.poll()
         plan = self._cache.restorable(keys)

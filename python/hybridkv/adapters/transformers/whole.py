@@ -67,13 +67,13 @@ def whole_limit(
     if not lengths.size:
         return None, None
     longest = int(lengths[-1])
-    gone = _first_gone(cache, rebuildable, _prefix(keys, ids, longest), longest)
+    gone = _first_gone(cache, rebuildable, prefix_of(keys, ids, longest), longest)
     if gone is None:
         return None, None
     replay = max(most_replayed(group) for _, group in rebuildable)
     start = max(0, longest - replay) // cache.spec.boundary_tokens * cache.spec.boundary_tokens
     for tokens in reversed(lengths[lengths >= max(start, 1)][:-1].tolist()):
-        if _first_gone(cache, rebuildable, _prefix(keys, ids, tokens), tokens) is None:
+        if _first_gone(cache, rebuildable, prefix_of(keys, ids, tokens), tokens) is None:
             group, block = gone
             detail = (
                 f"{group.name!r} is gone at {longest}: a replay from {start} computes more than going on at {tokens}"
@@ -94,7 +94,7 @@ def _first_gone(
     return None
 
 
-def _prefix(keys: BlockKeys, ids: npt.NDArray[np.int64], tokens: int) -> BlockKeys:
+def prefix_of(keys: BlockKeys, ids: npt.NDArray[np.int64], tokens: int) -> BlockKeys:
     """Return the keys of ``ids[:tokens]``, a tip where that is no multiple of the unit."""
     whole = tokens // keys.unit_tokens
     start = whole * keys.unit_tokens

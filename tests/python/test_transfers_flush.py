@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transfer says it came to, what a flush makes durable, and how little write-through looks at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridkv as hk
+from hybridkv.tiers import TierStatus
+from tier_support import DictTier
+from transfer_world import World
+
+MIB = 1 << 20
+
+
+def disk(path: Path, **options: Any) -> hk.DiskTier:
+    return hk.DiskTier(path, 8 * MIB, region_bytes=MIB, **options)
+
+
+def test_a_result_names_what_was_stored_and_published_and_what_was_not_and_why(tmp_path: Path) -> None:
+    with disk(tmp_path) as tier:
+        world = World(tier)
+        keys = world.keys(18)
+        world.write(keys)
+        assert world.cache.evict(keys, {"tail": [1]}) == 1
+        stored = world.cache.offload(keys, boundaries=[4, 8, 18]).result(10)
+        assert stored.ok and stored.boundaries == (4, 18) and stored.tips == (18,)
+        assert dict(stored.missed) == {8: "states"} and stored.left_out == (8,)
+        assert stored.blocks == {"kv": 5, "idx": 5, "swa": 3, "tail": 2}  # swa 0 at 4, swa 3 and the tip's at 18
+        again = world.cache.offload(keys, boundaries=[4, 18]).result(10)
+        assert again.boundaries == (4, 18) and again.blocks == {} and again.bytes == 0
+        gap = world.keys(12, first=300)
+        world.write(gap)
+        world.cache.evict(gap, {"kv": [1]})
+        assert world.cache.offload(gap, boundaries=[4, 12]).result(10).missed == {12: "history"}
+        world.forget(keys)
+        plan = world.cache.match(world.keys(20)).plan
+        back = world.cache.restore(plan).result(10)
+        assert back.boundaries == back.tips == (18,) and not back.missed
+        assert back.blocks == {"kv": 5, "idx": 5, "swa": 2, "tail": 1}
+        world.cache.close()
+
+
+def test_a_result_names_the_status_of_what_the_tier_refused(tmp_path: Path) -> None:
+    with disk(tmp_path, admission="second_touch") as tier:
+        world = World(tier)
+        world.write(world.keys(8))
+        refused = world.cache.offload(world.keys(8)).result(10)
+        assert refused.status is TierStatus.NO_SPACE
+        assert refused.boundaries == () and refused.missed == {4: "NO_SPACE", 8: "NO_SPACE"}
+        flushed = world.cache.flush(10)  # nobody lost anything: the tier did not want it
+        assert flushed.records == 0 and flushed.refused["NO_SPACE"] >= 1
+        world.cache.close()
+
+
+LIFE = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import hybridkv as hk
+from transfer_world import World
+
+tier = hk.DiskTier(Path(sys.argv[1]), 8 << 20, region_bytes=1 << 20)
+world = World(tier, tier_writes="back")
+world.write(world.keys(18))
+result = world.cache.flush(30)
+print(result.records, result.durable, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_was_flushed_is_there_behind_a_kill_and_a_write_back_cache_held_it_back(tmp_path: Path) -> None:
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", LIFE, str(tmp_path), here]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as life:
+        assert life.stdout is not None
+        said = life.stdout.readline().split()
+        life.send_signal(signal.SIGKILL)
+    assert said == ["10", "True"]  # four blocks, four boundaries, the listing, the tip
+    with disk(tmp_path) as tier:
+        world = World(tier)
+        plan = world.cache.restorable(world.keys(20))
+        assert plan is not None and plan.restore_tokens == 18
+        world.cache.close()
+
+
+def test_a_flush_waits_for_the_store_and_no_longer_than_it_is_told() -> None:
+    with DictTier(breaker_after=0) as tier:
+        world = World(tier)
+        world.write(world.keys(8))
+        tier.gate.clear()
+        transfer = world.cache.offload(world.keys(8))
+        with pytest.raises(TimeoutError, match="durable"):
+            world.cache.flush(0.05)
+        tier.gate.set()
+        found = world.cache.flush(10)
+        assert transfer.done() and found.records == 4 and found.bytes > 0
+        assert found.durable is tier.durable and (tier.synced >= 1 or not tier.durable)
+        assert world.cache.flush(10).records == 0
+        world.expect_idle()
+        world.cache.close()
+
+
+def test_a_record_that_was_lost_on_its_way_is_an_error_once() -> None:
+    class Broken(DictTier):
+        broken = True
+
+        def store(self, *arguments: Any) -> None:
+            if self.broken:
+                raise OSError(5, "Input/output error")
+            super().store(*arguments)
+
+    with Broken(breaker_after=0) as tier:
+        world = World(tier)
+        world.write(world.keys(8))
+        world.cache.offload(world.keys(8))
+        with pytest.raises(hk.TierError, match="IO_ERROR") as refused:
+            world.cache.flush(10)
+        assert refused.value.field == "flush"
+        tier.broken = False
+        assert world.cache.flush(10).records == 0
+        assert world.cache.offload(world.keys(8)).result(10).ok
+        assert world.cache.flush(10).records == 4
+        world.cache.close()
+        with pytest.raises(hk.Closed):
+            world.cache.flush()
+    with pytest.raises(hk.ArgumentError, match="tier"):
+        World(None).cache.flush()
+    with hk.MemoryTier(MIB) as memory:
+        world = World(memory)
+        for bad in ("soon", -1, 0):
+            with pytest.raises(hk.ArgumentError, match="timeout"):
+                world.cache.flush(bad)  # type: ignore[arg-type]
+        assert not world.cache.flush(10).durable
+        world.cache.close()
+
+
+@pytest.mark.parametrize("hand", ["ticket", "fill"])
+def test_write_through_never_walks_the_prefix(hand: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core counts its look-ups elsewhere (tests/cpp/cache/write_through.h); here that it is what is called."""
+
+    def walked(*_: Any) -> Any:
+        raise AssertionError("every usable length was asked for")
+
+    monkeypatch.setattr(hk.HybridCache, "_kept_boundaries", walked)
+    with disk(tmp_path, windows=hk.KeepWindows.every(8)) as tier:
+        world = World(tier, tier_writes="through", blocks=256)
+        ticket = world.cache.admit("a", 60) if hand == "ticket" else None
+        for tokens in range(6, 60, 6):
+            before = tier.usage().puts
+            if ticket is None:
+                world.write(world.keys(tokens))
+            else:
+                lease = world.cache.match(world.keys(tokens)).lease
+                ticket.close()
+                ticket = world.cache.admit("a", 60, lease=lease)
+                start = ticket.tokens
+                ticket.grow(tokens - start)
+                ticket.advance(tokens, range(start + 1, tokens + 1))
+                ticket.close()
+                ticket = world.cache.admit("a", 60)
+            flushed = world.cache.flush(10)
+            new = tokens // 4 - (tokens - 6) // 4
+            assert flushed.records <= new + 2 + 2  # blocks; a boundary in between, the end; a listing and the tip
+            assert tier.usage().puts - before == flushed.records > 0
+        if ticket is not None:
+            ticket.close()
+        world.forget(world.keys(54))
+        plan = world.cache.restorable(world.keys(60))
+        assert plan is not None and plan.restore_tokens == 54
+        world.cache.close()
