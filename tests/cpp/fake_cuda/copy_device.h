@@ -79,6 +79,7 @@ class CopyDevice {
     static CopyDevice only;
     return only;
   }
+  ~CopyDevice() { end(); }
 
   // Memory of a device, out of reach of the CPU.
   std::uint64_t allocate(std::size_t bytes, int device) {
@@ -194,11 +195,20 @@ class CopyDevice {
     return bytes;
   }
 
+  // What the driver does when the process ends.
+  void end() {
+    streams.clear();
+    events.clear();
+    for (const auto& [memory, bytes] : locked_) std::free(memory);
+    locked_.clear();
+  }
+
   std::vector<std::unique_ptr<Stream>> streams;
   std::size_t by_itself = 0;  // operations of each stream that a question after an event gets done
   bool lost = false, no_memory = false;
   int refuse_copy_in = 0;  // the copy after so many is refused, once
-  int misuses = 0, copies = 0, events = 0;
+  std::vector<std::unique_ptr<Event>> events;
+  int misuses = 0, copies = 0;
   std::size_t most_waiting = 0, bytes_copied = 0;
 
  private:
@@ -297,8 +307,9 @@ HKV_API int cuStreamDestroy_v2(void* stream) {
   return std::erase_if(streams, [&](const auto& each) { return each.get() == stream; }) == 1 ? 0 : 1;
 }
 HKV_API int cuEventCreate(void** out, unsigned) {
-  *out = new hkv::fake_cuda::Event;
-  ++hkv::fake_cuda::copy_device().events;
+  auto& events = hkv::fake_cuda::copy_device().events;
+  events.push_back(std::make_unique<hkv::fake_cuda::Event>());
+  *out = events.back().get();
   return 0;
 }
 HKV_API int cuEventRecord(void* event, void* stream) {
@@ -310,9 +321,8 @@ HKV_API int cuEventQuery(void* event) {
   return copy_device().query(static_cast<Event*>(event));
 }
 HKV_API int cuEventDestroy_v2(void* event) {
-  delete static_cast<hkv::fake_cuda::Event*>(event);
-  --hkv::fake_cuda::copy_device().events;
-  return 0;
+  auto& events = hkv::fake_cuda::copy_device().events;
+  return std::erase_if(events, [&](const auto& each) { return each.get() == event; }) == 1 ? 0 : 1;
 }
 HKV_API int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* stream) {
   using namespace hkv::fake_cuda;
