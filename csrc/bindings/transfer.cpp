@@ -103,7 +103,7 @@ void bind_transfer(py::module_& m) {
   m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"),
         py::arg("boundary_format"), py::arg("identity"), py::arg("staging_bytes"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
-        py::arg("durable"), py::arg("pinned"), py::arg("gated"));
+        py::arg("durable"), py::arg("pinned"), py::arg("gated") = false);
   m.def("restore", &restore, py::arg("cache"), py::arg("keys"), py::arg("tokens"), py::arg("ticket"),
         py::arg("timeout_s"), py::arg("prefetch"));
   m.def(

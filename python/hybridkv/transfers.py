@@ -222,13 +222,13 @@ class Tiered(Running):
         event = checked_event(after)
         options = (duration(timeout_s), flag("durable", durable), flag("pinned", pinned))
         if event is None or event.query():
-            return Transfer(self, _core.offload(self._core, core_keys, chosen, *options, False), "offload")
-        core = _core.offload(self._core, core_keys, chosen, *options, True)
+            return Transfer(self, _core.offload(self._core, core_keys, chosen, *options), "offload")
+        core = _core.offload(self._core, core_keys, chosen, *options, gated=True)
         return Transfer(self, core, "offload", Gate(self._deferred, core, event))
 
     def _offload(self, keys: _core.KeyChain, tokens: int) -> _core.Transfer:
         """Store a prefix as :meth:`offload` would by default."""
-        return _core.offload(self._core, keys, self._kept_boundaries(keys, tokens), TIMEOUT_S, False, False, False)
+        return _core.offload(self._core, keys, self._kept_boundaries(keys, tokens), TIMEOUT_S, False, False)
 
     def _written(self, keys: _core.KeyChain) -> None:
         """A prefix was published: store it where the cache does so by itself."""
