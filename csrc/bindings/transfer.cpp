@@ -129,7 +129,7 @@ void bind_transfer(py::module_& m) {
   m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"),
         py::arg("boundary_format"), py::arg("identity"), py::arg("staging_bytes"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
-        py::arg("durable"), py::arg("pinned"), py::arg("gated"));
+        py::arg("durable"), py::arg("pinned"), py::arg("gated") = false);
   m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("boundaries"),
         py::arg("ends"), py::arg("timeout_s"));
   m.def("flush", &flush, py::arg("cache"), py::arg("timeout_s"));

@@ -199,8 +199,8 @@ class Tiered(Running):
         event = checked_event(after)
         options = (duration(timeout_s), flag("durable", durable), flag("pinned", pinned))
         if event is None or event.query():
-            return Transfer(self, _core.offload(self._core, core_keys, chosen, *options, False), "offload")
-        core = _core.offload(self._core, core_keys, chosen, *options, True)
+            return Transfer(self, _core.offload(self._core, core_keys, chosen, *options), "offload")
+        core = _core.offload(self._core, core_keys, chosen, *options, gated=True)
         return Transfer(self, core, "offload", Gate(self._deferred, core, event))
 
     def flush(self, timeout: float | None = None) -> FlushResult:

@@ -180,7 +180,7 @@ BUGS = [
         "python/hybridkv/gate.py",
         "            self._core.cancel()\n            return True\n",
         "            raise\n",
-        f"{CASES}[after_an_event_that_fails]",
+        CASES,
     ),
     Bug(
         "event ignored",
@@ -188,6 +188,6 @@ BUGS = [
         "python/hybridkv/transfers.py",
         "        if event is None or event.query():\n",
         "        if event is None or event.query() is not None:\n",
-        f"{CASES}[after_an_event]",
+        CASES,
     ),
 ]
