@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from hybridkv.formats import KvFormat
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
 from hybridkv.keys import BlockKeys
+from hybridkv.pool_arenas import PoolArenas
 from hybridkv.pools import pool_arrays
 from hybridkv.record_formats import identity_fingerprint, record_formats
 from hybridkv.spec import CacheSpec
@@ -78,11 +80,14 @@ class CacheBase(Uncopied):
         self._closed = False
         self.tier = tier
         self._tier_writes = TierWrites(tier_writes)
+        self._arenas: PoolArenas | None = None
         if tier is not None:
             if not isinstance(tier, Tier):
                 raise ArgumentError("tier", "a Tier", type(tier).__name__)
             tier._lend(self)
             _core.attach_tier(self._core, tier._core, *record_formats(spec), identity_fingerprint(spec.identity))
+            self._arenas = PoolArenas(tier)
+            weakref.finalize(self, self._arenas.unbound).atexit = False
 
     # -- pools -------------------------------------------------------------------------------------
 
@@ -109,6 +114,9 @@ class CacheBase(Uncopied):
         Notes
         -----
         A pool whose alignment the kernel cannot take is accepted; match reports it as ALIGNED.
+
+        A host array whose pages lie behind each other becomes an arena of the cache's tier (:meth:`Tier.add_arena`),
+        until the group is bound anew or the cache is closed; so its memory must stay what it is meanwhile.
         """
         self._check_usable()
         index = self._group_index(group)
@@ -120,6 +128,8 @@ class CacheBase(Uncopied):
         rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
         self._bound[group] = [a.keepalive for a in made]
         self._core.bind(index, rows, host, self._bound[group])
+        if self._arenas is not None:
+            self._arenas.bound(group, made)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -162,6 +172,8 @@ class CacheBase(Uncopied):
         self._core.reset()
         self._core.unbind()
         self._bound.clear()
+        if self._arenas is not None:
+            self._arenas.unbound()
         if self.tier is not None:
             self.tier._take_back(self)
         self._closed = True
