@@ -44,7 +44,8 @@ class HybridCache(CacheView, Tiered):
         Which boundaries of running requests keep their states. Default: every one that a step ends at.
     eviction : {"usability", "lru", "none"}, optional
         What makes room where pages are short: what makes nothing usable first, the least recently released first, or
-        nothing (``OutOfPages``; its user evicts).
+        nothing (``OutOfPages``; its user evicts). By usability, of what was used about as long ago (within a factor of
+        two) pages that the tier has too go before those that are only here.
     tier : Tier, optional
         Where prefixes are stored and looked for: :meth:`offload`, :meth:`restore`. The cache has it for itself until
         it is closed, and polls it.
