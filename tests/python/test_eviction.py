@@ -145,8 +145,7 @@ def test_what_the_tier_has_too_goes_before_what_is_here_alone() -> None:
         assert (found.usable_tokens, found.matched_tokens) == (UNIT, 4 * UNIT)
         assert found.lease is not None
         found.lease.cancel()
-        plan = cache.restorable(stored)
-        assert plan is not None and plan.restore_tokens == 4 * UNIT
+        assert found.plan.restore_tokens == 4 * UNIT
         cache.close()
 
 
