@@ -25,6 +25,7 @@
 #include "cache/fill.h"
 #include "cache/lease.h"
 #include "cache/pool_memory.h"
+#include "cache/restore_options.h"
 #include "cache/ticket.h"
 #include "cache/ticket_book.h"
 #include "cache/tier_link.h"

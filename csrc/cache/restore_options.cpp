@@ -38,7 +38,8 @@ class MissingHistory {
 // Pages of states that a resume at the length needs and that are not here: in the boundary record, or to be computed
 // again.
 template <class IsMissing>
-void count_states(const Layout& layout, std::uint8_t left_out, IsMissing&& is_missing, RestoreOption& option) {
+void count_states(const Layout& layout, std::uint8_t left_out, IsMissing&& is_missing,
+                  RestoreOption& option) {
   for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
     const Group& group = layout.groups[static_cast<std::size_t>(g)];
     if (group.prefix()) continue;

@@ -5,7 +5,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'crc32c_path', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'record_version', 'reserve', 'restorable', 'restore', 'restore_loads', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'store_version', 'wait_transfers', 'worst_pages']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'crc32c_path', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'gather', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'record_version', 'reserve', 'restorable', 'restore', 'restore_loads', 'restore_options', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'store_version', 'wait_transfers', 'worst_pages']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple) -> KeyChain:
@@ -348,6 +348,8 @@ def restorable(cache: Cache, keys: KeyChain, limit: typing.SupportsInt | typing.
 def restore(cache: Cache, keys: KeyChain, tokens: typing.SupportsInt | typing.SupportsIndex, ticket: Ticket | None, timeout_s: typing.SupportsFloat | typing.SupportsIndex, prefetch: bool) -> Transfer:
     ...
 def restore_loads(cache: Cache, keys: KeyChain, tokens: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[int, int]]:
+    ...
+def restore_options(cache: Cache, keys: KeyChain, limit: typing.SupportsInt | typing.SupportsIndex) -> list:
     ...
 def scatter(groups: list, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...

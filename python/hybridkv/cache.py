@@ -52,6 +52,10 @@ class HybridCache(CacheView, Tiered):
     tier_writes : {"none", "through", "back"}, optional
         Store prefixes in the tier without being asked: never; when a fill is published whole or a ticket is closed; or,
         in :meth:`poll`, once pages are short, those first that were written longest ago.
+    cost : CostModel, optional
+        Chooses among the lengths that a restore would make usable, and computing what is missing, by time: bandwidth of
+        the tier by its ``name``, and rate of computing. ``verdict.plan.choice`` says what it chose and why. Default:
+        the longest is restored. It can be set anew: ``cache.cost = CostModel.measured(observations)``.
 
     Raises
     ------

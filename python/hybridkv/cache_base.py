@@ -17,6 +17,7 @@ from hybridkv import _core
 from hybridkv.admission import Admission
 from hybridkv.arguments import count, eviction_order, verify_mode
 from hybridkv.checkpoints import CheckpointPolicy
+from hybridkv.cost import CostModel
 from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
 from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed
@@ -50,6 +51,7 @@ class CacheBase(Uncopied):
         eviction: str = "usability",
         tier: Tier | None = None,
         tier_writes: str = "none",
+        cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(spec, CacheSpec):
@@ -80,6 +82,7 @@ class CacheBase(Uncopied):
         self._closed = False
         self.tier = tier
         self._tier_writes = TierWrites(tier_writes)
+        self.cost = cost
         self._arenas: PoolArenas | None = None
         if tier is not None:
             if not isinstance(tier, Tier):
@@ -130,6 +133,23 @@ class CacheBase(Uncopied):
         self._core.bind(index, rows, host, self._bound[group])
         if self._arenas is not None:
             self._arenas.bound(group, made)
+
+    @property
+    def cost(self) -> CostModel | None:
+        """What says which restore is worth its time; None: the longest is. May be set anew, as measurements come in.
+
+        Raises
+        ------
+        ArgumentError
+            Set to something else than a CostModel or None.
+        """
+        return self._cost
+
+    @cost.setter
+    def cost(self, model: CostModel | None) -> None:
+        if model is not None and not isinstance(model, CostModel):
+            raise ArgumentError("cost", "a CostModel or None", type(model).__name__)
+        self._cost = model
 
     # -- life --------------------------------------------------------------------------------------
 

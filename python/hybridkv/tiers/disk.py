@@ -109,6 +109,7 @@ class DiskTier(Tier):
     """
 
     recovered: Recovered
+    name = "disk"
 
     def __init__(
         self,

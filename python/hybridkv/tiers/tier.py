@@ -54,6 +54,9 @@ class Tier(Uncopied):
     has ended. After three calls in a row that time out or find the tier unreachable, everything is answered
     ``UNAVAILABLE`` at once for a second, then for two, up to thirty; in between one item is tried.
 
+    ``name`` is what a :class:`~hybridkv.CostModel` knows it by, and may be set: "disk", "memory", "adapter", of a stack
+    that of its slowest tier.
+
     A cache that is made with a tier has it for itself until it is closed: nobody else polls it then. Which boundaries
     the cache stores is said by ``windows``, a :class:`~hybridkv.KeepWindows`.
 
@@ -66,6 +69,8 @@ class Tier(Uncopied):
 
         loop.add_reader(tier.event_fd, lambda: [handle(report) for report in tier.poll()])
     """
+
+    name = "tier"
 
     def __init__(self, core: _core.Tier, most_items: int) -> None:
         self._core = core
