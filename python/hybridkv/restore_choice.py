@@ -51,18 +51,19 @@ def choose_restore(
 
 
 def _quickest(model: CostModel, tier: str, candidates: list[Candidate], target: int) -> list[Candidate]:
-    """Return those that take least, to the accuracy of a float; where that is not known, the longest."""
+    """Return those that take least, to the accuracy of a float; where that is not known, those that leave least."""
     known = model.tiers.get(tier)
-    per_token = 0.0
+    per_token = None
     if model.tokens_per_second is not None:
         per_token = 1 / model.tokens_per_second
     elif model.layer_tokens_per_second is not None:
         per_token = candidates[0].layers / model.layer_tokens_per_second
 
-    def seconds(candidate: Candidate) -> float:
-        if known is None or per_token == 0:
-            return -candidate.tokens
+    def order(candidate: Candidate) -> tuple[bool, float, int]:
         work = target - candidate.tokens + candidate.replay_layer_tokens / candidate.layers
-        return candidate.load_bytes / known.bytes_per_second + work * per_token
+        if (candidate.load_bytes and known is None) or (work and per_token is None):
+            return True, work, candidate.load_bytes
+        load = known.seconds(candidate.load_bytes) if known is not None else 0.0
+        return False, load + work * (per_token or 0.0), candidate.load_bytes
 
-    return sorted(candidates, key=lambda candidate: (seconds(candidate), -candidate.tokens))[: _MOST - 1]
+    return sorted(candidates, key=order)[: _MOST - 1]

@@ -230,7 +230,7 @@ def test_of_many_the_same_is_chosen_as_of_all(sizes: list[int], bandwidth: float
     told, wanted = chosen.estimates[0].total_s, best.estimates[0].total_s
     if wanted is None:
         left = [c.replay_layer_tokens / 2 - c.tokens for c in (chosen.candidate, best.candidate)]
-        assert told is None and (bandwidth is None or left[0] == left[1])
+        assert told is None and left[0] == left[1]
     else:
         assert told == pytest.approx(wanted)
 

@@ -24,7 +24,7 @@ BUGS = [
         "  rank = rank << 6 | static_cast<std::uint64_t>(32 - octave);\n  rank = rank << 1 | (copied ? 0u : 1u);\n",
         "  rank = rank << 1 | (copied ? 0u : 1u);\n  rank = rank << 6 | static_cast<std::uint64_t>(32 - octave);\n",
         TEST,
-        "what the tier has a copy of",
+        "used much later stays",
     ),
     Bug(
         "age lost within a factor of two",

@@ -89,8 +89,8 @@ BUGS = [
         "quickest of many forgotten",
         "of many lengths the first are weighed",
         CHOICE,
-        "    return sorted(candidates, key=lambda candidate: (seconds(candidate), -candidate.tokens))[: _MOST - 1]\n",
-        "    return sorted(candidates, key=lambda candidate: (seconds(candidate) > 1e300, 0))[: _MOST - 1]\n",
+        "    return sorted(candidates, key=order)[: _MOST - 1]\n",
+        "    return sorted(candidates, key=order, reverse=True)[: _MOST - 1]\n",
         f"{TEST}::test_of_many_the_same_is_chosen_as_of_all",
     ),
 ]

@@ -213,14 +213,19 @@ HKV_TEST("usability: of what was used about as long ago, what the tier has a cop
   EXPECT_EQ(here(older), std::string("1111"));
   EXPECT_EQ(here(copied), std::string("1000"));  // suffix before prefix
   EXPECT_EQ(w.phase(*copied, 0, 3), Phase::TierOnly);
-  // What was used much later stays, copied or not.
-  w.restore(copied, 16);
-  w.tier.end_all();
-  w.cache.transfers().poll();
-  EXPECT_EQ(w.look(copied).usable_tokens, 16);
+}
+
+HKV_TEST("usability: what was used much later stays, copied or not") {
+  transfer_world::World w({transfer_world::group("kv", 0, Rule::Prefix, 0, 24)});
+  const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001);
+  for (const auto& keys : {older, third}) w.write(keys);
+  for (int i = 0; i < 60; ++i) w.look(third);
+  w.write(copied);
+  w.store(copied, {});
+  EXPECT_EQ(w.phase(*copied, 0, 3), Phase::ReadyCopy);
   EXPECT_EQ(w.cache.make_room(0, 2), 2);
-  EXPECT_EQ(here(older), std::string("1100"));
-  EXPECT_EQ(here(copied), std::string("1111"));
+  EXPECT(!usable(w.phase(*older, 0, 2)) && usable(w.phase(*older, 0, 1)));
+  EXPECT(usable(w.phase(*copied, 0, 3)));
 }
 
 HKV_TEST(

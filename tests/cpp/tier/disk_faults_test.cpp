@@ -155,12 +155,13 @@ HKV_TEST(
   world.two.fill(9);
   EXPECT_EQ(reads_of(all), 1u);
   EXPECT(world.right());
-  EXPECT_EQ(world.wait(world.put(2, -1, false, false, 7, 9000)), TierStatus::Ok);
-  WorldBytes small(2, 9000, false);
-  world.io.add_arena(small.data.data(), small.data.size());
-  EXPECT_EQ(reads_of([&] { return world.get_parts(2, small.parts); }), 1u);
+  AlignedMemory small(4 * disk_unit);
+  const std::vector<Part> parts = {{small.data(), disk_unit, {1, 0, 2, 0}},
+                                   {small.data() + disk_unit, disk_unit, {1, 1, 2, 0}}};
+  EXPECT_EQ(world.wait(world.put_parts(2, parts)), TierStatus::Ok);
+  world.io.add_arena(small.data(), small.size());
+  EXPECT_EQ(reads_of([&] { return world.get_parts(2, parts); }), 1u);
   EXPECT_EQ(world.store->counts().arena_reads.load(), 2u);
-  world.io.drop_arena(small.data.data());
 }
 
 HKV_TEST(

@@ -431,11 +431,13 @@ HKV_TEST("arenas: no room in the table, and no memory that may be locked, are no
   }
   // An address where nothing is mapped: the kernel refuses it, and nothing of it stays.
   {
-    UringIo io(scratch / "none", true, 8);
+    UringIo io(scratch / "none", true, 8, UringIo::Waiting::Best, 1);
     void* const hole = ::mmap(nullptr, 4 * unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT(!io.add_arena(hole, 4 * unit));
     EXPECT_EQ(io.fixed_run(std::vector<iovec>{{hole, unit}}), 0u);
     ::munmap(hole, 4 * unit);
+    AlignedMemory memory(unit);
+    EXPECT(io.add_arena(memory.data(), unit));
   }
   const pid_t child = ::fork();  // which loses the right to lock more than its limit
   if (child == 0) {
