@@ -13,8 +13,9 @@ namespace {
 // to 26 bits; then what ends later first (ends fit: recency.h).
 std::uint64_t rank_of(EvictionClass of, std::uint32_t used, bool copied, std::uint32_t end) {
   constexpr int rest_bits = 25;
-  const std::uint32_t age = ~used;
-  const int octave = std::bit_width(age);  // 0 to 32
+  const std::uint32_t age =
+      std::max(~used, Recency::ahead) - Recency::ahead;  // since the pass began; later: 0
+  const int octave = std::bit_width(age);                // 0 to 32
   const std::uint64_t behind_first_bit = (std::uint64_t{age} << (33 - octave)) & none_u32;
   const std::uint64_t rest = behind_first_bit >> (32 - rest_bits);
   std::uint64_t rank = static_cast<std::uint64_t>(of);

@@ -134,7 +134,7 @@ def test_what_the_tier_has_too_goes_before_what_is_here_alone() -> None:
         for keys in (alone, stored, used):  # `alone` is the oldest
             cache.insert(keys)
         assert cache.offload(stored).result(10).ok
-        for _ in range(60):  # so that the two others are about as old as each other
+        for _ in range(100):  # so that the two others are about as old as each other
             lease = cache.match(used, limit=used.tokens + 1).lease
             assert lease is not None
             lease.release()

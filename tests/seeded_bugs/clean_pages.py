@@ -27,6 +27,15 @@ BUGS = [
         "used much later stays",
     ),
     Bug(
+        "all that is not old is as old",
+        "ages are compared with a horizon that lies far ahead, beside which they are all alike",
+        ORDER,
+        "std::max(~used, Recency::ahead) - Recency::ahead;",
+        "std::max(~used, Recency::ahead);",
+        TEST,
+        "used much later stays",
+    ),
+    Bug(
         "age lost within a factor of two",
         "of what is about as old anything may go first",
         ORDER,

@@ -204,7 +204,7 @@ HKV_TEST("usability: of what was used about as long ago, what the tier has a cop
     return text;
   };
   const auto wait_a_while = [&] {
-    for (int i = 0; i < 60; ++i) w.look(third);
+    for (int i = 0; i < 100; ++i) w.look(third);
   };
   for (const auto& keys : {older, copied, third}) w.write(keys);
   w.store(copied, {});
@@ -219,7 +219,7 @@ HKV_TEST("usability: what was used much later stays, copied or not") {
   transfer_world::World w({transfer_world::group("kv", 0, Rule::Prefix, 0, 24)});
   const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001);
   for (const auto& keys : {older, third}) w.write(keys);
-  for (int i = 0; i < 60; ++i) w.look(third);
+  for (int i = 0; i < 100; ++i) w.look(third);
   w.write(copied);
   w.store(copied, {});
   EXPECT_EQ(w.phase(*copied, 0, 3), Phase::ReadyCopy);
@@ -237,7 +237,7 @@ HKV_TEST(
   w.write(whole);
   w.write(alone);
   w.write(third);
-  for (int i = 0; i < 60; ++i) w.look(third);
+  for (int i = 0; i < 100; ++i) w.look(third);
   EXPECT_EQ(w.phase(*whole, 0, 1), Phase::ReadyCopy);
   EXPECT_EQ(w.phase(*whole, 0, 2), Phase::Ready);
   EXPECT_EQ(w.cache.make_room(0, 2), 2);
@@ -253,7 +253,7 @@ HKV_TEST(
   const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001);
   for (const auto& keys : {older, copied, third}) w.write(keys);
   w.store(copied, {16});
-  for (int i = 0; i < 60; ++i) w.look(third);
+  for (int i = 0; i < 100; ++i) w.look(third);
   constexpr int swa = 2;
   const auto here = [&](const auto& keys, std::int64_t block) { return usable(w.phase(*keys, swa, block)); };
   EXPECT_EQ(w.cache.make_room(swa, 6), 6);
