@@ -26,6 +26,13 @@ class DiskCosts {
     report.line("%-24s %6.2f of %s\n", subject.c_str(), share, limit.c_str());
     report.figure(subject + "_of_" + limit, share);
   }
+  // The same of the CPU's time: how much of that of another.
+  void compare_cpu(Report& report, const std::string& subject, const std::string& other) const {
+    const double share = cpu_.ratio(subject, other);
+    report.line("%-24s %6.2f of the CPU time of %s, at %.2f of its speed\n", subject.c_str(), share,
+                other.c_str(), speed_.ratio(other, subject));
+    report.figure(subject + "_cpu_of_" + other, share);
+  }
 
  private:
   Rounds speed_, cpu_;

@@ -92,6 +92,14 @@ class Store {
     move(depth, count, [&](unsigned slot) { return get_one(slot, names[at++]); });
     return meter.of(count * record_);
   }
+  // The same, while the memory is an arena of the tier.
+  raw_disk::Cost get_in_arena(unsigned depth, std::size_t total, std::uint64_t seed) {
+    expect(tier_->add_arena(memory_.data, most_depth * record_));
+    const raw_disk::Cost cost = get(depth, total, seed);
+    expect(tier_->drop_arena(memory_.data));
+    return cost;
+  }
+  std::uint64_t arena_reads() { return tier_->usage().arena_reads; }
   double reopen_seconds_per_million() {
     tier_->close();
     tier_.reset();
@@ -288,11 +296,14 @@ void run(const Sizes& sizes) {
         costs.add("tier_write_1M" + at, whole.put(depth, sizes.bytes));
         costs.add("raw_read_1M" + at, disk.read(mib, depth, sizes.bytes, seed));
         costs.add("tier_read_1M" + at, whole.get(depth, sizes.bytes, seed));
+        costs.add("tier_read_1M_arena" + at, whole.get_in_arena(depth, sizes.bytes, seed));
         costs.add("tier_read_16x64K" + at, cut.get(depth, sizes.bytes, seed));
+        costs.add("tier_read_16x64K_arena" + at, cut.get_in_arena(depth, sizes.bytes, seed));
         costs.add("raw_write_64K" + at, disk.write(mib / 16, depth, sizes.bytes / 4));
         costs.add("tier_write_64K" + at, small.put(depth, sizes.bytes / 4));
         costs.add("raw_read_64K" + at, disk.read(mib / 16, depth, sizes.bytes / 4, seed));
         costs.add("tier_read_64K" + at, small.get(depth, sizes.bytes / 4, seed));
+        costs.add("tier_read_64K_arena" + at, small.get_in_arena(depth, sizes.bytes / 4, seed));
       }
       kept.get(16, sizes.bytes, seed);
       costs.add("tier_write_1M_kept_x16", kept.put(16, sizes.bytes));
@@ -306,8 +317,15 @@ void run(const Sizes& sizes) {
       for (const char* what : {"write_1M", "read_1M", "write_64K", "read_64K"})
         costs.compare(report, std::string("tier_") + what + at, std::string("raw_") + what + at);
       costs.compare(report, std::string("tier_read_16x64K") + at, std::string("raw_read_1M") + at);
+      for (const char* what : {"tier_read_1M", "tier_read_16x64K", "tier_read_64K"})
+        costs.compare_cpu(report, std::string(what) + "_arena" + at, std::string(what) + at);
     }
     costs.compare(report, "tier_write_1M_kept_x16", "raw_write_1M_x16");
+    report.line("reads into arenas: %llu of 1M, %llu of 16x64K, %llu of 64K\n",
+                static_cast<unsigned long long>(whole.arena_reads()),
+                static_cast<unsigned long long>(cut.arena_reads()),
+                static_cast<unsigned long long>(small.arena_reads()));
+    report.figure("arena_reads_1M", static_cast<double>(whole.arena_reads()));
     costs.compare(report, "tier_write_1M_x16", "files_write_1M");
     costs.compare(report, "tier_write_1M_x16", "files_fsync_write_1M");
     costs.compare(report, "tier_read_1M_x16", "files_read_1M");

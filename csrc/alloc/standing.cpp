@@ -41,6 +41,7 @@ void Standing::read() {
     const Node& node = nodes_[i];
     if (!node.is(kLive) || !(node.is(kNode) || node.is(kTip))) continue;
     tell_use(node, steps);
+    tell_alone(node);
     if (!node.is(kStranded)) find_target(static_cast<std::uint32_t>(i));
   }
 }
@@ -51,7 +52,7 @@ void Standing::read_words() {
     const Descriptor& d = store_[id];
     Node& node = nodes_[i];
     const Word h = d.word(WordClass::H), b = d.word(WordClass::B);
-    node.flags = node.h = node.b = 0;
+    node.flags = node.h = node.b = node.copies = 0;
     if (!h.live() || (h.no_phase() && b.no_phase()) || store_.is_directory(id)) continue;
     const Recency& recency = store_.recency();
     node = {};
@@ -63,7 +64,9 @@ void Standing::read_words() {
     node.used = any_prefix_ ? ~Recency::age(horizon_, node.tick) : node.states_used;
     node.below = recency.parent_tag(id);  // until find_parents has used it
     node.h = h.usable_slots(), node.b = b.usable_slots();
+    node.copies = b.slots_in(Phase::ReadyCopy);
     node.flags = kLive;
+    if ((node.h & ~h.slots_in(Phase::ReadyCopy)) != 0) node.set(kAlone);
     if (h.pins() != 0) node.set(kPinnedH);
     if (b.pins() != 0) node.set(kPinnedB);
     if (!h.no_phase()) node.set(kHistory);
@@ -115,6 +118,13 @@ void Standing::tell_use(const Node& node, std::uint64_t& steps) {
     nodes_[at].used = node.used;
     at = nodes_[at].parent;
   }
+}
+
+// What something that only lies here continues counts as lying only here: each node is told once.
+void Standing::tell_alone(const Node& node) {
+  if (!node.is(kAlone)) return;
+  for (std::uint32_t at = node.parent; at != none_u32 && !nodes_[at].is(kAlone); at = nodes_[at].parent)
+    nodes_[at].set(kAlone);
 }
 
 void Standing::find_target(std::uint32_t id) {

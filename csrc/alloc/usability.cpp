@@ -2,15 +2,27 @@
 #include "alloc/usability.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "alloc/shortlist.h"
 
 namespace hkv {
 namespace {
 
-// Class, then age, then what ends later first (ends fit: recency.h).
-std::uint64_t rank_of(EvictionClass of, std::uint32_t used, std::uint32_t end) {
-  return static_cast<std::uint64_t>(of) << 62 | std::uint64_t{used} << 30 | (Recency::end_max - end);
+// Class; then how old, within a factor of two; of those what a tier has a copy of before what it has not; then how old
+// to 26 bits; then what ends later first (ends fit: recency.h).
+std::uint64_t rank_of(EvictionClass of, std::uint32_t used, bool copied, std::uint32_t end) {
+  constexpr int rest_bits = 25;
+  const std::uint32_t age =
+      std::max(~used, Recency::ahead) - Recency::ahead;  // since the pass began; later: 0
+  const int octave = std::bit_width(age);                // 0 to 32
+  const std::uint64_t behind_first_bit = (std::uint64_t{age} << (33 - octave)) & none_u32;
+  const std::uint64_t rest = behind_first_bit >> (32 - rest_bits);
+  std::uint64_t rank = static_cast<std::uint64_t>(of);
+  rank = rank << 6 | static_cast<std::uint64_t>(32 - octave);
+  rank = rank << 1 | (copied ? 0u : 1u);
+  rank = rank << rest_bits | ((std::uint64_t{1} << rest_bits) - 1 - rest);
+  return rank << 30 | (Recency::end_max - end);
 }
 EvictionClass class_of(std::uint64_t rank) { return static_cast<EvictionClass>(rank >> 62); }
 
@@ -137,14 +149,17 @@ class Usability : public EvictionPolicy {
     if (which >= 0) {
       const EvictionClass of = standing_.of_state(i, which);
       const std::uint32_t used = standing_.states_used(i);
-      return rank_of(of, of == EvictionClass::Tail ? std::max(used, standing_.tail_used(i)) : used, end);
+      return rank_of(of, of == EvictionClass::Tail ? std::max(used, standing_.tail_used(i)) : used,
+                     standing_.copied_state(i, store_.slot_of(which).slot), end);
     }
-    if (which == history_list) return rank_of(standing_.of_history(i), standing_.used(i), end);
+    if (which == history_list) return rank_of_history(i);
     const DescriptorId id{i};
     if (store_.is_directory(id)) return 0;
-    if (!store_[id].word(WordClass::H).no_phase())
-      return rank_of(standing_.of_history(i), standing_.used(i), end);
-    return rank_of(best_of_states(i), standing_.states_used(i), end);
+    if (!store_[id].word(WordClass::H).no_phase()) return rank_of_history(i);
+    return rank_of(best_of_states(i), standing_.states_used(i), standing_.copied_states(i), end);
+  }
+  std::uint64_t rank_of_history(std::uint32_t i) const {
+    return rank_of(standing_.of_history(i), standing_.used(i), standing_.copied_history(i), standing_.end(i));
   }
 
   // Descriptors without history, where descriptors are short: worth what their most useful page is.

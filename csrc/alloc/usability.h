@@ -11,6 +11,10 @@
 // those with no target at or behind them, then the others; in each class the least recently used first, where what
 // continues a node was a use of the node as well; never a node that something continues, unless nothing else is
 // left. States stay when their history goes: should the prompt come again, they make it usable at once.
+// Of what was used about as long ago, within a factor of two, a page of which a tier has a copy goes before one that it
+// has not, since that one can only be computed again; history counts as copied where all that continues it does, so that
+// it does not come up before what has to go first. What is older by more goes first all the same: what was just loaded
+// has a copy, too.
 // Pages of states, an order for each group: those whose history is gone; those that no target needs (boundaries
 // inside a branch, tips that a branch has passed by), the least recently used first; the tails of targets, the one
 // whose target was used least recently first, so that a tail goes as a whole.
@@ -27,7 +31,7 @@
 
 namespace hkv {
 
-// Where each descriptor stands, as read in one pass. Memory: 44 bytes a descriptor, taken at the first pass.
+// Where each descriptor stands, as read in one pass. Memory: 48 bytes a descriptor, taken at the first pass.
 class Standing {
  public:
   Standing(const Layout& layout, const BlockStore& store);
@@ -57,6 +61,10 @@ class Standing {
   std::uint32_t states_used(std::uint32_t id) const { return nodes_[id].states_used; }
   std::uint32_t end(std::uint32_t id) const { return nodes_[id].end; }
   std::uint32_t horizon() const { return horizon_; }
+  // Whether a tier has a copy: of its history and of all that continues it; of its page of states in a slot; of all such.
+  bool copied_history(std::uint32_t id) const { return !nodes_[id].is(kAlone); }
+  bool copied_state(std::uint32_t id, int slot) const { return (nodes_[id].copies >> slot & 1) != 0; }
+  bool copied_states(std::uint32_t id) const { return (nodes_[id].b & ~nodes_[id].copies) == 0; }
   bool evictable_history(std::uint32_t id) const { return nodes_[id].h != 0 && !nodes_[id].is(kPinnedH); }
   bool evictable_state(std::uint32_t id, int slot) const {
     return (nodes_[id].b >> slot & 1) != 0 && !nodes_[id].is(kPinnedB);
@@ -74,6 +82,7 @@ class Standing {
     kHistory = 128,  // some page of history is there, or coming or leaving
     kPinnedH = 256,
     kPinnedB = 512,
+    kAlone = 1024,  // no tier has a copy of its history, or of that of something that continues it
   };
   struct Node {
     std::uint32_t parent, tag;  // parent: none_u32 where unknown or gone
@@ -84,6 +93,7 @@ class Standing {
     std::uint32_t kids, tips;  // nodes and tips that continue it
     std::uint32_t below;       // nearest target behind it, in tokens; none_u32: none within reach
     SlotMask h, b;             // usable slots
+    SlotMask copies;           // of b, those that a tier has too
     std::uint16_t flags;
     bool is(Flag flag) const { return (flags & flag) != 0; }
     void set(Flag flag) { flags = static_cast<std::uint16_t>(flags | flag); }
@@ -93,6 +103,7 @@ class Standing {
   void find_parents();
   void spread_strandedness();
   void tell_use(const Node& node, std::uint64_t& steps);
+  void tell_alone(const Node& node);
   void find_target(std::uint32_t id);
   void search(std::uint32_t at);
   void make_target(std::uint32_t at);

@@ -129,6 +129,21 @@ Taken flush(const TierBox& box, const std::optional<double>& seconds) {
   return submitted([&](BatchId& batch) { return tier.flush(deadline, batch); });
 }
 
+// Python has looked where the memory lies, and keeps it.
+int add_arena(const TierBox& box, std::uint64_t address, std::size_t bytes) {
+  Tier& tier = box.here();
+  TierStatus status{};
+  without_gil([&] { status = tier.add_arena(reinterpret_cast<void*>(address), bytes); });
+  return static_cast<int>(status);
+}
+
+int drop_arena(const TierBox& box, std::uint64_t address) {
+  Tier& tier = box.here();
+  TierStatus status{};
+  without_gil([&] { status = tier.drop_arena(reinterpret_cast<void*>(address)); });
+  return static_cast<int>(status);
+}
+
 // Reports as (batch, item, status, damage, released, late).
 py::list poll(const TierBox& box, std::size_t most) {
   std::vector<Done> done(most);
@@ -153,8 +168,10 @@ py::dict usage(const TierBox& box) {
                   "mismatched"_a = u.mismatched, "timeouts"_a = u.timeouts, "puts"_a = u.puts,
                   "put_known"_a = u.put_known, "removed"_a = u.removed, "reclaimed"_a = u.reclaimed,
                   "refused"_a = u.refused, "io_errors"_a = u.io_errors, "breaker_opened"_a = u.breaker_opened,
-                  "bytes_read"_a = u.bytes_read, "bytes_written"_a = u.bytes_written,
-                  "breaker_open"_a = u.breaker_open, "read_only"_a = u.read_only);
+                  "bytes_read"_a = u.bytes_read, "bytes_written"_a = u.bytes_written, "arenas"_a = u.arenas,
+                  "arenas_fixed"_a = u.arenas_fixed, "fixed_requests"_a = u.fixed_requests,
+                  "arena_reads"_a = u.arena_reads, "breaker_open"_a = u.breaker_open,
+                  "read_only"_a = u.read_only);
 }
 
 TierLimits limits_of(std::size_t most_items, std::uint32_t breaker_after, double breaker_first,
@@ -208,6 +225,8 @@ void bind_tier(py::module_& m) {
       .def(
           "cancel", [](const TierBox& box, std::uint64_t batch) { box.here().cancel(BatchId{batch}); },
           py::arg("batch"))
+      .def("add_arena", &add_arena, py::arg("address"), py::arg("bytes"))
+      .def("drop_arena", &drop_arena, py::arg("address"))
       .def("poll", &poll, py::arg("most"))
       .def(
           "wait",

@@ -147,6 +147,16 @@ void bind_transfer(py::module_& m) {
         return box.cache.restorable(keys, limit);
       },
       py::arg("cache"), py::arg("keys"), py::arg("limit"));
+  // Each as (tokens, resume_tokens, [pages to load, by group]).
+  m.def(
+      "restore_options",
+      [](CacheBox& box, const KeyChain& keys, std::int64_t limit) {
+        py::list listed;
+        for (const RestoreOption& option : box.cache.restore_options(keys, limit))
+          listed.append(py::make_tuple(option.tokens, option.resume_tokens, option.pages));
+        return listed;
+      },
+      py::arg("cache"), py::arg("keys"), py::arg("limit"));
   m.def(
       "ask_tier",
       [](const CacheBox& box, const KeyChain& keys, double timeout_s) {

@@ -26,6 +26,8 @@ struct VerdictObject {
   PyObject* held;        // the core's lease where Reusable
   PyObject* lease;       // what the Python class makes of it
   PyObject* boundaries;  // once asked for
+  PyObject* choice;      // by cost, once asked for
+  std::int64_t exactly;  // the one length that was asked about; -1: none
 };
 
 const VerdictObject& of(PyObject* self) { return *reinterpret_cast<VerdictObject*>(self); }
@@ -78,6 +80,7 @@ void ask(VerdictObject& result, PyObject* const* arguments) {
   question.exactly = integer(arguments[Exactly]);
   question.verify = static_cast<Verify>(integer(arguments[VerifyMode]));
   question.formats = reader.empty() ? cache.spec_formats() : std::span<const FormatId>(reader);
+  result.exactly = question.exactly;
   std::unique_ptr<Lease> lease;
   result.verdict = cache.match(question, keys, lease);
   if (lease == nullptr) return;
@@ -110,13 +113,14 @@ PyObject* match(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 int traverse(PyObject* self, visitproc visit, void* arg) {
   const VerdictObject& v = of(self);
   Py_VISIT(Py_TYPE(self));
-  for (PyObject* object : {v.cache, v.keys, v.formats, v.held, v.lease, v.boundaries}) Py_VISIT(object);
+  for (PyObject* object : {v.cache, v.keys, v.formats, v.held, v.lease, v.boundaries, v.choice})
+    Py_VISIT(object);
   return 0;
 }
 
 int clear(PyObject* self) {
   auto* v = reinterpret_cast<VerdictObject*>(self);
-  for (PyObject** place : {&v->lease, &v->held, &v->boundaries, &v->cache, &v->keys, &v->formats})
+  for (PyObject** place : {&v->choice, &v->lease, &v->held, &v->boundaries, &v->cache, &v->keys, &v->formats})
     Py_CLEAR(*place);
   return 0;
 }
@@ -186,6 +190,8 @@ PyMemberDef members[] = {
     {"_held", T_OBJECT, offsetof(VerdictObject, held), READONLY, nullptr},
     {"lease", T_OBJECT, offsetof(VerdictObject, lease), 0, nullptr},
     {"_boundaries", T_OBJECT, offsetof(VerdictObject, boundaries), 0, nullptr},
+    {"_choice", T_OBJECT, offsetof(VerdictObject, choice), 0, nullptr},
+    {"_exactly", T_LONGLONG, offsetof(VerdictObject, exactly), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 

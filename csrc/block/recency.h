@@ -31,7 +31,8 @@ class Recency {
 
   // The tick of one release, or of one publish.
   std::uint32_t next() { return clock_.now.fetch_add(1) + 1; }
-  // How long before `horizon` a tick was. A horizon lies a little ahead, for what is released while it is in use.
+  // How long before `horizon` a tick was. A horizon lies `ahead`, for what is released while it is in use.
+  static constexpr std::uint32_t ahead = 1u << 20;
   std::uint32_t horizon() const { return clock_.now.load() + ahead; }
   static std::uint32_t age(std::uint32_t horizon, std::uint32_t tick) { return horizon - tick; }
   void touch(DescriptorId id, WordClass which, std::uint32_t tick) {
@@ -70,7 +71,6 @@ class Recency {
   std::size_t bytes() const { return std::size_t{descriptors_} * sizeof(OfDescriptor); }
 
  private:
-  static constexpr std::uint32_t ahead = 1u << 20;
   static constexpr std::uint32_t hits_max = 3u << end_bits;
   struct OfDescriptor {
     Hint<std::uint32_t> states_used;  // tick of the last use of B

@@ -25,6 +25,7 @@
 #include "cache/fill.h"
 #include "cache/lease.h"
 #include "cache/pool_memory.h"
+#include "cache/restore_options.h"
 #include "cache/ticket.h"
 #include "cache/ticket_book.h"
 #include "cache/tier_link.h"
@@ -224,6 +225,8 @@ class HybridCache {
   // The length that a restore would make usable, beyond what is usable now; 0: none. Counts nothing.
   // Progress: as boundaries.
   std::int64_t restorable(const KeyChain& keys, std::int64_t limit);
+  // All such lengths below the limit, shortest first, and what each takes. Progress: as boundaries, and a look-up a block.
+  std::vector<RestoreOption> restore_options(const KeyChain& keys, std::int64_t limit);
   // Leaves transfers and the memory that they move as they are, for good: for who can no longer wait for the tier.
   void abandon() { static_cast<void>(transfers_.release()); }
   Transfers& transfers() const { return *transfers_; }

@@ -15,6 +15,9 @@ class DeadlineHeap {
  public:
   std::size_t size() const { return items_.size(); }
   T* earliest() const { return items_.empty() ? nullptr : items_.front(); }
+  // In no order.
+  auto begin() const { return items_.begin(); }
+  auto end() const { return items_.end(); }
   // Room for so many, so that `push` allocates nothing.
   void reserve(std::size_t items) {
     if (items > items_.capacity()) items_.reserve(items * 2);

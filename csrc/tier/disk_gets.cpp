@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Of the disk store: reads. The parts go straight into the asker's memory where it can take direct I/O and they are the
-// first of the record, else through memory of the store.
+// first of the record, else through memory of the store. Parts that lie in arenas are read by requests of their own,
+// beside that of the envelope: a request is fixed only where all of it lies in one.
 #include <algorithm>
 #include <cstring>
 
@@ -10,6 +11,9 @@ namespace hkv {
 namespace {
 
 constexpr std::size_t most_pieces = 1000;  // below IOV_MAX
+// A further request costs the CPU as much as finding the pages of some 64 KiB, and takes a place at the device
+// (bench/disk_tier.cpp): so runs of twice that at least.
+constexpr std::size_t least_run_bytes = std::size_t{128} << 10, most_runs = 8;
 
 bool aligned(const void* data, std::uint32_t unit) {
   return reinterpret_cast<std::uintptr_t>(data) % unit == 0;
@@ -50,10 +54,46 @@ bool DiskStore::plan_straight(Get& get) {
   const std::size_t head = std::size_t{get.place.payload_units} * disk_unit;
   get.memory = stock_.take(head);
   get.pieces.push_back({get.memory.data(), head});
-  for (const Part& part : parts) get.pieces.push_back({part.data, part.bytes});
+  const std::byte* end = nullptr;  // of the last part
+  for (const Part& part : parts) {
+    if (part.data == end) {
+      get.pieces.back().iov_len += part.bytes;
+    } else {
+      get.pieces.push_back({part.data, part.bytes});
+    }
+    end = static_cast<const std::byte*>(part.data) + part.bytes;
+  }
   get.request.bytes = bytes;
   get.straight = true;
+  plan_runs(get);
   return true;
+}
+
+// Of a straight read: a request for each run of parts that lies in an arena, where all of them do and none is small.
+void DiskStore::plan_runs(Get& get) {
+  std::vector<std::span<iovec>> runs;
+  const std::span<iovec> pieces = std::span(get.pieces).subspan(1);
+  for (std::size_t from = 0; from < pieces.size();) {
+    const std::size_t count = io_.fixed_run(pieces.subspan(from));
+    if (count == 0 || runs.size() == most_runs) return;
+    runs.push_back(pieces.subspan(from, count));
+    from += count;
+  }
+  std::uint64_t at = get.pieces[0].iov_len;
+  std::vector<std::unique_ptr<Run>> made;
+  for (const std::span<iovec> run : runs) {
+    auto next = std::make_unique<Run>();
+    next->get = &get;
+    next->request.offset = at;  // within the record
+    next->request.pieces = run;
+    for (const iovec& piece : run) next->request.bytes += piece.iov_len;
+    if (next->request.bytes < least_run_bytes) return;
+    at += next->request.bytes;
+    made.push_back(std::move(next));
+  }
+  if (made.empty()) return;
+  get.runs = std::move(made);
+  get.request.bytes = get.pieces[0].iov_len;
 }
 
 void DiskStore::plan_whole(Get& get) {
@@ -64,36 +104,64 @@ void DiskStore::plan_whole(Get& get) {
   get.request.bytes = bytes;
   get.straight = false;
   get.done = 0;
+  get.runs.clear();
 }
 
 void DiskStore::submit_get(Get& get) {
   get.request.op = IoRequest::Op::Read;
   get.request.file = get.region->file;
   get.request.offset = std::uint64_t{get.place.at} * disk_unit + get.done;
-  get.request.pieces = get.pieces;
+  get.request.pieces = std::span(get.pieces).first(get.runs.empty() ? get.pieces.size() : 1);
+  get.under_way = 1 + get.runs.size();
+  get.error = 0;
+  get.is_short = false;
+  for (const auto& run : get.runs) {
+    run->request.op = IoRequest::Op::Read;
+    run->request.file = get.region->file;
+    run->request.offset += get.request.offset;
+  }
   queue_.add(&get.request, get.operation->priority);
+  for (const auto& run : get.runs) queue_.add(&run->request, get.operation->priority);
 }
 
-void DiskStore::got(Get& get, std::int64_t result) {
+// One of its requests is done; with the last one it goes on, since the others may still write the asker's memory.
+void DiskStore::got(Get& get, const IoRequest& request) {
+  const std::int64_t result = request.result;
+  if (result < 0) {
+    get.error = result;
+  } else {
+    counts_.add(counts_.bytes_read, static_cast<std::uint64_t>(result));
+    get.is_short = get.is_short || static_cast<std::uint64_t>(result) < request.bytes;
+    if (&request != &get.request && request.fixed) counts_.add(counts_.arena_reads, 1);
+  }
+  if (--get.under_way != 0) return;
+  if (get.error == 0 && get.is_short && read_again(get, result)) return;
+  judge_read(get);
+}
+
+// After a short read: what is left; a read into several places begins again, into one. Returns: whether it goes on.
+bool DiskStore::read_again(Get& get, std::int64_t result) {
+  const std::uint64_t more = static_cast<std::uint64_t>(result) / disk_unit * disk_unit;
+  if (get.straight) {
+    plan_whole(get);
+  } else if (more != 0) {
+    get.done += more;
+    get.request.bytes -= more;
+    get.pieces[0] = {get.memory.data() + get.done, get.request.bytes};
+  } else {
+    return false;
+  }
+  submit_get(get);
+  return true;
+}
+
+void DiskStore::judge_read(Get& get) {
   const auto own = [&] {
     auto node = gets_.extract(&get);
     return std::move(node.mapped());
   };
-  if (result < 0) return finish_get(own(), TierStatus::IoError, Damage::None, true);
-  counts_.add(counts_.bytes_read, static_cast<std::uint64_t>(result));
-  if (static_cast<std::uint64_t>(result) < get.request.bytes) {
-    // Short. A read into several places begins again, into one.
-    const std::uint64_t more = static_cast<std::uint64_t>(result) / disk_unit * disk_unit;
-    if (get.straight) {
-      plan_whole(get);
-      return submit_get(get);
-    }
-    if (more == 0) return finish_get(own(), TierStatus::Corrupt, Damage::Short, true);
-    get.done += more;
-    get.request.bytes -= more;
-    get.pieces[0] = {get.memory.data() + get.done, get.request.bytes};
-    return submit_get(get);
-  }
+  if (get.error != 0) return finish_get(own(), TierStatus::IoError, Damage::None, true);
+  if (get.is_short) return finish_get(own(), TierStatus::Corrupt, Damage::Short, true);
   const std::size_t head = std::size_t{get.straight ? get.place.payload_units : get.place.units} * disk_unit;
   Envelope envelope;
   Damage damage = read_envelope({get.memory.data(), head}, envelope);

@@ -275,6 +275,7 @@ DiskStore::Piece* DiskStore::piece_for(const Pending& pending) {
     const std::size_t bytes =
         std::min<std::uint64_t>(piece_bytes, superblock_.region_bytes / 4 / disk_unit * disk_unit);
     pieces_.push_back(std::make_unique<Piece>(bytes));
+    pieces_.back()->memory.make_known(io_);
     free_pieces_.push_back(pieces_.back().get());
   }
   open_piece_ = free_pieces_.back();

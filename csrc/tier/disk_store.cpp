@@ -13,6 +13,7 @@ DiskStore::DiskStore(const DiskOptions& options, Io& io, DiskIndex& index, DiskC
       index_(index),
       owner_(owner),
       queue_(io),
+      stock_(std::size_t{64} << 20, io),
       admitter_(options),
       superblock_(content.superblock),
       regions_(std::move(content.regions)),
@@ -34,6 +35,14 @@ DiskStore::DiskStore(const DiskOptions& options, Io& io, DiskIndex& index, DiskC
 }
 
 DiskStore::~DiskStore() = default;
+
+void DiskStore::release_memory() {
+  HKV_CHECK(closed());
+  free_pieces_.clear();
+  pieces_.clear();
+  copy_read_.memory = {};
+  stock_.clear();
+}
 
 std::uint64_t DiskStore::most_record_bytes() const {
   // What a reclaim keeps, at most a quarter, and the footer must fit beside it.
@@ -59,10 +68,12 @@ void DiskStore::begin(TierOperation* operation, Deadline now) {
 
 void DiskStore::complete(IoRequest* request) {
   queue_.done();
+  if (request->fixed) counts_.add(counts_.fixed_requests, 1);
   Job& job = *static_cast<Job*>(request->owner);
   switch (job.kind) {
     case JobKind::Piece: return written(static_cast<Piece&>(job));
-    case JobKind::Get: return got(static_cast<Get&>(job), request->result);
+    case JobKind::Get: return got(static_cast<Get&>(job), *request);
+    case JobKind::Run: return got(*static_cast<Run&>(job).get, *request);
     case JobKind::Sync: return synced(static_cast<SyncJob&>(job));
     case JobKind::Footer: return footer_done(static_cast<Seal&>(job));
     case JobKind::Prepare: return prepared(request->result);

@@ -41,6 +41,7 @@ using TierOperation = TierEngine::Operation;
 
 struct DiskCounts {
   Hint<std::uint64_t> live_bytes, put_known, reclaimed, io_errors, bytes_read, bytes_written, dropped;
+  Hint<std::uint64_t> fixed_requests, arena_reads;
   Hint<bool> read_only;
   void add(Hint<std::uint64_t>& count, std::uint64_t by) { count.store(count.load() + by); }  // one writer
 };
@@ -84,6 +85,9 @@ class DiskStore {
   // Whether no I/O is under way.
   bool idle() const { return queue_.idle(); }
 
+  // Effect: lets go of memory that the Io may know. Requires: closed; nothing is asked any more.
+  void release_memory();
+
   const DiskCounts& counts() const { return counts_; }
   std::uint64_t most_record_bytes() const;
   // For tests: what a region is at.
@@ -92,7 +96,7 @@ class DiskStore {
   }
 
  private:
-  enum class JobKind : std::uint8_t { Piece, Get, Sync, Footer, Prepare, Copy };
+  enum class JobKind : std::uint8_t { Piece, Get, Run, Sync, Footer, Prepare, Copy };
   struct Job {
     explicit Job(JobKind k) : kind(k) { request.owner = this; }
     IoRequest request;
@@ -266,6 +270,12 @@ class DiskStore {
   RegionHeader header_of(const DiskRegion& region) const;
 
   // ---- reads (disk_gets.cpp) ----------------------------------------------------------------
+  struct Get;
+  // Parts next to each other in one arena of the asker's, read by a request of their own.
+  struct Run : Job {
+    Run() : Job(JobKind::Run) {}
+    Get* get = nullptr;
+  };
   struct Get : Job {
     Get() : Job(JobKind::Get) {}
     TierOperation* operation = nullptr;
@@ -275,13 +285,20 @@ class DiskStore {
     AlignedBuffer memory;  // the whole record, or its envelope alone where parts go straight to the asker
     std::vector<iovec> pieces;
     bool straight = false;
-    std::uint64_t done = 0;  // of a read that goes on after a short one
+    std::uint64_t done = 0;                  // of a read that goes on after a short one
+    std::vector<std::unique_ptr<Run>> runs;  // behind `request`, which is of the envelope alone then
+    std::size_t under_way = 0;               // requests; what follows is of those that are done
+    std::int64_t error = 0;
+    bool is_short = false;
   };
   void begin_get(TierOperation* operation);
   bool plan_straight(Get& get);
+  void plan_runs(Get& get);
   void plan_whole(Get& get);
   void submit_get(Get& get);
-  void got(Get& get, std::int64_t result);
+  void got(Get& get, const IoRequest& request);
+  bool read_again(Get& get, std::int64_t result);
+  void judge_read(Get& get);
   void bring_parts(Get& get, const Envelope& envelope);
   bool straight_holds(const Get& get, const Envelope& envelope) const;
   Damage judge(const Get& get, const Envelope& envelope) const;
@@ -306,7 +323,7 @@ class DiskStore {
   Owner& owner_;
   DiskCounts counts_;
   IoQueue queue_;
-  BufferStock stock_{std::size_t{64} << 20};
+  BufferStock stock_;
   WriteAdmitter admitter_;
 
   const Superblock superblock_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "tier/disk_store.h"
@@ -29,6 +30,8 @@ struct DiskTier::Engine final : DiskStore::Owner {
   Recovered recovered;
   std::uint64_t region_bytes = 0;
   std::unique_ptr<DiskStore> store;
+  std::set<void*> fixed_arenas;  // the Io took them; under the tier's lock of arenas
+  Hint<std::uint64_t> fixed_count;
 
   std::mutex mutex;  // of what follows
   std::vector<Operation*> inbox;
@@ -108,7 +111,21 @@ void DiskTier::end() {
   }
   engine_->io->wake();
   engine_->thread.join();
+  engine_->store->release_memory();
   engine_->io.reset();
+}
+
+void DiskTier::begin_arena(void* data, std::size_t bytes) {
+  if (!engine_->io->add_arena(data, bytes)) return;
+  engine_->fixed_arenas.insert(data);
+  engine_->fixed_count.store(engine_->fixed_arenas.size());
+}
+
+bool DiskTier::end_arena(void* data) {
+  if (engine_->fixed_arenas.erase(data) == 0) return true;
+  engine_->io->drop_arena(data);
+  engine_->fixed_count.store(engine_->fixed_arenas.size());
+  return true;
 }
 
 void DiskTier::drop(const Operation& operation) { engine_->store->drop(operation); }
@@ -125,6 +142,9 @@ TierUsage DiskTier::engine_usage() const {
   usage.bytes_read = counts.bytes_read.load();
   usage.bytes_written = counts.bytes_written.load();
   usage.read_only = counts.read_only.load();
+  usage.arenas_fixed = engine_->fixed_count.load();
+  usage.arena_reads = counts.arena_reads.load();
+  usage.fixed_requests = counts.fixed_requests.load();
   return usage;
 }
 

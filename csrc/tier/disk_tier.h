@@ -70,6 +70,8 @@ class DiskTier : public Tier {
   void end() override;
   TierUsage engine_usage() const override;
   void drop(const Operation& operation) override;
+  void begin_arena(void* data, std::size_t bytes) override;
+  bool end_arena(void* data) override;
 
  private:
   friend std::unique_ptr<DiskTier> open_disk_tier(const DiskOptions& options, std::unique_ptr<Io> io);

@@ -8,6 +8,12 @@
 
 namespace hkv {
 
+bool Io::add_arena(void*, std::size_t) { return false; }
+
+void Io::drop_arena(void*) {}
+
+std::size_t Io::fixed_run(std::span<const iovec>) const { return 0; }
+
 std::unique_ptr<Io> open_directory(const std::string& path, IoEngine engine, bool direct, std::size_t depth) {
   if (depth == 0) throw Error{ErrorCode::TierError, "depth", "at least 1", "0"};
   if (engine != IoEngine::Threads) {

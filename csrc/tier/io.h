@@ -2,7 +2,7 @@
 // The seam to a file system: a handful of blocking calls on names, and reads, writes and syncs that complete later.
 // Everything that a disk tier does to a disk goes through it, so that a test can be the disk.
 //
-// Thread safety: one thread uses an Io at a time, except `wake`, which any thread may call.
+// Thread safety: one thread uses an Io at a time, except `wake` and what is said of arenas, which any thread may call.
 #pragma once
 #include <sys/uio.h>
 
@@ -31,6 +31,7 @@ struct IoRequest {
   void* owner = nullptr;          // the caller's own
   // Once done: bytes moved (may be fewer than asked), or -errno. 0 for Sync and Allocate that went well.
   std::int64_t result = 0;
+  bool fixed = false;  // once done: whether its memory was known before, by `add_arena`
 };
 
 // How memory, offsets and lengths of direct I/O on a file must be aligned. 1, 1 where it goes through the page cache.
@@ -74,6 +75,15 @@ class Io {
   // A wake during no wait ends the next one at once.
   virtual std::size_t wait(std::span<IoRequest*> out, std::chrono::nanoseconds at_most) = 0;
   virtual void wake() = 0;
+
+  // ---- memory that stays ----------------------------------------------------------------------
+  // Effect: requests whose pieces lie in this memory go without the kernel finding its pages each time, where the engine
+  // can; its pages are resident meanwhile. May take a while (all pages are found once), holds up no request.
+  // Requires: it stays mapped, where it is, until `drop_arena`; overlaps no other. Returns: whether that is so now.
+  virtual bool add_arena(void* data, std::size_t bytes);
+  virtual void drop_arena(void* data);  // where it begins; of one that was not taken: nothing
+  // How many of these pieces, from the first on, would go as one `fixed` request.
+  virtual std::size_t fixed_run(std::span<const iovec> pieces) const;
 
   virtual const char* name() const = 0;  // "io_uring", "threads"
 };

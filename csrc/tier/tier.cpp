@@ -282,6 +282,9 @@ void Tier::end_once(std::unique_lock<std::mutex>& lock) {
     core_->signal();
     core_->changed.wait(lock, [&] { return !core_->dispatching; });  // else something could still begin
     lock.unlock();
+    {
+      const std::lock_guard arenas(core_->arena_mutex);
+    }  // an arena that the engine is at; later ones see the end
     end();
     lock.lock();
     HKV_CHECK(core_->alive() == 0);
@@ -297,8 +300,9 @@ TierUsage Tier::usage() const {
   const std::lock_guard lock(core_->mutex);
   const TierUsage& counted = core_->counted;
   usage.queued = core_->ready.size();
-  usage.running = core_->running - core_->late;
-  usage.quarantined = core_->late;
+  usage.running = core_->running - core_->late.size();
+  usage.quarantined = core_->late.size();
+  usage.arenas = core_->arenas.size();
   usage.hits += counted.hits;
   usage.misses += counted.misses;
   usage.corrupt += counted.corrupt;

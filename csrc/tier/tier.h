@@ -118,6 +118,9 @@ struct TierUsage {
   std::uint64_t hits = 0, misses = 0, corrupt = 0, mismatched = 0, timeouts = 0, puts = 0, put_known = 0;
   std::uint64_t removed = 0, reclaimed = 0, refused = 0, io_errors = 0, breaker_opened = 0;
   std::uint64_t bytes_read = 0, bytes_written = 0;
+  // Arenas now; of those, which the engine reads into without looking for their pages each time; and its requests for
+  // which it did not: all, and the reads of a get's parts into arenas of the asker.
+  std::uint64_t arenas = 0, arenas_fixed = 0, fixed_requests = 0, arena_reads = 0;
   bool breaker_open = false, read_only = false;
 };
 
@@ -151,6 +154,18 @@ class Tier {
   TierStatus probe(std::span<const RecordKey> keys, Deadline deadline, BatchId& batch);  // Ok or Miss an item
   // Ok once everything put and removed before it survives a power cut (where the tier is durable). One item.
   TierStatus flush(Deadline deadline, BatchId& batch);
+
+  // Effect: the caller promises to keep this memory mapped where it is until drop_arena or the end of close; parts that
+  // lie in it may then move in cheaper ways, else nothing changes. What an engine cannot use is taken all the same and
+  // counted (usage: arenas, arenas_fixed). All its pages may be made resident, which may take a while.
+  // Throws Error(ArgumentError): "data" null, or overlapping another arena; "bytes" 0, or beyond the end of memory.
+  // Returns: Ok, Closed.
+  TierStatus add_arena(void* data, std::size_t bytes);
+  // Effect: the promise is over. `data`: where the arena begins. Throws Error(ArgumentError): "data" begins no arena.
+  // Returns: Ok, also when closed; Busy while an item that is not released has memory in it, also one that timed out:
+  // then nothing has changed. Progress of both: they wait for each other, never for an item; nothing waits for them
+  // but close.
+  TierStatus drop_arena(void* data);
 
   // What is known of a key without I/O. Progress: wait-free for the disk tier; as the derived class says.
   virtual Presence look(const RecordKey& key) const;
@@ -221,6 +236,11 @@ class Tier {
   // Effect: the engine may finish as Cancelled what of the batch it has not started in earnest. Called by `cancel`, on its
   // thread, without a lock, at any time between begin and the destructor. Must not block.
   virtual void cancel_begun(BatchId batch);
+  // Effect: the engine may count on an arena, or may not any more. One call at a time, and none once the engine ends.
+  // May block for as long as the system needs to find pages. What `begin_arena` cannot use it lets be; `end_arena`
+  // returns whether it let go: if not, nothing has changed.
+  virtual void begin_arena(void* data, std::size_t bytes);
+  virtual bool end_arena(void* data);
 
   // Effect: checks a get that claims Ok, reports the item, frees the operation, starts the next one. Requires: begun,
   // not finished yet.

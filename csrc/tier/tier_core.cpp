@@ -17,6 +17,7 @@ bool is_failure(TierStatus status) {
 void Tier::Core::reserve(std::size_t items) {
   reports.reserve(reports.size() + 2 * (alive() + items));
   deadlines.reserve(alive() + items);
+  if (late.capacity() < alive() + items) late.reserve(2 * (alive() + items));
 }
 
 void Tier::Core::enter(std::unique_ptr<Operation> operation, Deadline now) {
@@ -54,7 +55,7 @@ std::unique_ptr<Tier::Operation> Tier::Core::settle(Operation* operation, TierSt
   --running;
   running_behind -= operation->priority != Priority::Demand;
   if (was_late) {
-    --late;  // its failure was counted when it became late
+    std::erase(late, operation);  // its failure was counted when it became late
   } else {
     deadlines.remove(operation);
   }
@@ -82,7 +83,7 @@ void Tier::Core::expire(Deadline now) {
     deadlines.remove(operation);
     report(*operation, TierStatus::Timeout, Damage::None, false);
     operation->state = Operation::State::Late;
-    ++late;
+    late.push_back(operation);
     failed(operation->trial, now);
   }
 }
@@ -90,7 +91,7 @@ void Tier::Core::expire(Deadline now) {
 void Tier::Core::time_out_queued(Operation* operation, Deadline now) {
   const bool trial = operation->trial;
   answer(std::unique_ptr<Operation>(operation), TierStatus::Timeout);
-  if (late != 0) {
+  if (!late.empty()) {
     failed(trial, now);
   } else {
     breaker.withdrawn(trial);
@@ -134,6 +135,18 @@ void Tier::Core::count(const Operation& operation, TierStatus status) {
     case TierStatus::Cancelled:
     case TierStatus::Closed: break;
   }
+}
+
+bool Tier::Core::uses(std::uintptr_t from, std::uintptr_t to) const {
+  const auto in_it = [&](const Part& part) {
+    const auto at = reinterpret_cast<std::uintptr_t>(part.data);
+    return at < to && at + part.bytes > from;
+  };
+  const auto used_by = [&](const Operation* operation) {
+    return std::any_of(operation->parts.begin(), operation->parts.end(), in_it);
+  };
+  return std::any_of(late.begin(), late.end(), used_by) ||
+         std::any_of(deadlines.begin(), deadlines.end(), used_by);
 }
 
 void Tier::Core::signal() {

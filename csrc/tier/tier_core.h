@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of a tier's shared half, and the moves of an item through it.
 //
-// Thread safety: everything under `mutex`, but `wake.fd()`. Invariants:
-//  1. What is Queued is in `ready` and `deadlines`; Running: in `deadlines`, counted in `running`; Late: counted in
-//     `running` and `late`. Nothing else is alive.
+// Thread safety: everything under `mutex`, but `wake.fd()` and what is said of arenas. Invariants:
+//  1. What is Queued is in `ready` and `deadlines`; Running: in `deadlines`, counted in `running`; Late: in `late`,
+//     counted in `running`. Nothing else is alive.
 //  2. `reports` has room for two reports of everything alive, made when it was taken, so that no move allocates.
 //  3. `wake` is raised while there are reports, and armed for no later than the earliest deadline: `signal` ends every
 //     stretch under the mutex that may have changed either.
@@ -27,7 +27,7 @@ struct Tier::Core {
       : limits(given), breaker(given.breaker_after, given.breaker_first, given.breaker_most) {}
 
   std::size_t alive() const { return ready.size() + running; }
-  bool idle() const { return ready.empty() && running == late; }  // every item has its status
+  bool idle() const { return ready.empty() && running == late.size(); }  // every item has its status
   bool has_room(std::size_t items) const {
     const std::size_t used = alive() + reports.size();  // beyond most_items where late ones have reported
     return used <= limits.most_items && items <= limits.most_items - used;
@@ -43,6 +43,8 @@ struct Tier::Core {
   std::unique_ptr<Operation> settle(Operation* operation, TierStatus status, Damage damage);
   // What is past its deadline times out.
   void expire(Deadline now);
+  // Whether an item that is not released has memory in [from, to).
+  bool uses(std::uintptr_t from, std::uintptr_t to) const;
   // Answers what is queued and is picked.
   template <class Pick>
   void answer_queued(TierStatus status, Pick&& pick) {
@@ -61,6 +63,14 @@ struct Tier::Core {
     wake.rearm(now, earliest == nullptr ? Deadline::max() : earliest->deadline);
   }
 
+  struct Arena {
+    std::uintptr_t from = 0, to = 0;
+  };
+
+  // Held over the engine's part of an add or a drop, and taken by close before the engine ends. Before `mutex`.
+  std::mutex arena_mutex;
+  std::vector<Arena> arenas;  // by address; changed under both mutexes
+
   mutable std::mutex mutex;
   std::condition_variable changed;
   const TierLimits limits;
@@ -71,8 +81,9 @@ struct Tier::Core {
   WakeFds wake;
   TierUsage counted;
   std::uint64_t batches = 0;
-  std::size_t running = 0, late = 0, running_behind = 0;  // running_behind: those that are no Demand
-  bool dispatching = false;                               // some thread is in `dispatch`
+  std::size_t running = 0, running_behind = 0;  // running_behind: those that are no Demand
+  std::vector<Operation*> late;                 // room for all that is alive
+  bool dispatching = false;                     // some thread is in `dispatch`
   Life life = Life::Open;
 
  private:

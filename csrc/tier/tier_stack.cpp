@@ -79,6 +79,9 @@ TierUsage TierStack::engine_usage() const {
     usage.bytes_read += one.bytes_read;
     usage.bytes_written += one.bytes_written;
     usage.reclaimed += one.reclaimed;
+    usage.fixed_requests += one.fixed_requests;
+    usage.arena_reads += one.arena_reads;
+    usage.arenas_fixed = one.arenas_fixed;
     usage.records = one.records;  // of the last one in the end
     usage.bytes = one.bytes;
     usage.capacity_bytes = one.capacity_bytes;
@@ -101,6 +104,37 @@ void TierStack::cancel_begun(BatchId batch) {
   if (inbox.ending) return;
   inbox.cancelled.push_back(batch);
   inbox.wake.raise();
+}
+
+void TierStack::begin_arena(void* data, std::size_t bytes) {
+  Engine::Arena& arena = engine_->arenas[data];
+  arena.bytes = bytes;
+  for (const auto& lane : engine_->lanes) {
+    try {
+      if (lane->tier->add_arena(data, bytes) == TierStatus::Ok) arena.lanes.push_back(lane.get());
+    } catch (const Error&) {  // it has memory of this by itself: what lies there it knows already
+    }
+  }
+}
+
+bool TierStack::end_arena(void* data) {
+  const Engine::Arena arena = std::move(engine_->arenas[data]);
+  engine_->arenas.erase(data);
+  bool gone = true;
+  for (Lane* lane : arena.lanes) {
+    // Somebody asked anew meanwhile, with memory that lies there.
+    if (lane->tier->drop_arena(data) != TierStatus::Ok) gone = false;
+    if (!gone) break;
+  }
+  if (gone) return true;
+  for (Lane* lane : arena.lanes) {  // those that let go take it again
+    try {
+      lane->tier->add_arena(data, arena.bytes);
+    } catch (const Error&) {
+    }
+  }
+  engine_->arenas.emplace(data, arena);
+  return false;
 }
 
 void TierStack::end() {

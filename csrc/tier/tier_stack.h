@@ -57,7 +57,9 @@ struct StackCounts {
 // remove: of all. The last failure, else Ok where any had the record, else Miss. flush: of all durable tiers, of the slowest
 // where none is. probe: as get. close: closes the tiers, the fastest first.
 // look: Here before OtherFormat before Unknown before Absent.
-// usage: records, bytes, capacity and what is known of puts are the slowest tier's, of which the others hold copies;
+// arenas: registered with every tier, but one that has an arena of its own there keeps that.
+// usage: records, bytes, capacity, fixed arenas and what is known of puts are the slowest tier's, of which the others
+// hold copies;
 // bytes read and written and reclaimed records are sums; what was asked and answered is the stack's own.
 //
 // A tier that works within the ask (a MemoryTier without its thread) works on the stack's thread, and others wait for that.
@@ -81,6 +83,8 @@ class TierStack final : public Tier {
   void end() override;
   TierUsage engine_usage() const override;
   void cancel_begun(BatchId batch) override;
+  void begin_arena(void* data, std::size_t bytes) override;
+  bool end_arena(void* data) override;
 
  private:
   struct Ask;

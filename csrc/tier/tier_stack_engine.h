@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a tier stack is made of: a lane to each tier, a job for each operation that is under way, and the steps of jobs.
 //
-// Thread safety: `inbox` on any thread under its mutex, counts of lanes on any thread; everything else is the stack's
+// Thread safety: `inbox` on any thread under its mutex, counts of lanes on any thread, `arenas` as told; everything else is the stack's
 // thread's.
 #pragma once
 #include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -96,6 +97,11 @@ struct TierStack::Engine {
   TierCaps caps;
   std::vector<std::unique_ptr<Lane>> lanes;
   std::thread thread;
+  struct Arena {
+    std::size_t bytes = 0;
+    std::vector<Lane*> lanes;  // that took it
+  };
+  std::map<void*, Arena> arenas;  // under the tier's lock of arenas
 
   struct Inbox {
     std::mutex mutex;

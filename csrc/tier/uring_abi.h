@@ -22,7 +22,9 @@ struct Submission {
   std::uint32_t length;   // bytes or pieces; of Fallocate: mode
   std::uint32_t op_flags;
   std::uint64_t user;
-  std::uint64_t rest[3];
+  std::uint16_t buffer;  // of the table, where the opcode says so
+  std::uint16_t rest1[3];
+  std::uint64_t rest[2];
 };
 static_assert(sizeof(Submission) == 64);
 
@@ -73,14 +75,31 @@ struct Probe {
 };
 static_assert(sizeof(Probe) == 16 + 64 * 8);
 
+// A table of fixed buffers, and a change of one place of it: the piece there (none: null, 0 bytes).
+struct Table {
+  std::uint32_t entries, flags;
+  std::uint64_t reserved, pieces, tags;
+};
+static_assert(sizeof(Table) == 32);
+struct TableChange {
+  std::uint32_t place, reserved;
+  std::uint64_t pieces, tags;
+  std::uint32_t entries, reserved2;
+};
+static_assert(sizeof(TableChange) == 32);
+
 enum Opcode : std::uint8_t {
   Nop = 0,
   Readv = 1,
   Writev = 2,
   Fsync = 3,
+  ReadFixed = 4,
+  WriteFixed = 5,
   Fallocate = 17,
   Read = 22,
-  Write = 23
+  Write = 23,
+  ReadvFixed = 60,  // Linux 6.15
+  WritevFixed = 61
 };
 
 inline constexpr std::uint32_t setup_coop_taskrun = 1u << 8;
@@ -89,7 +108,10 @@ inline constexpr std::uint32_t feature_single_mmap = 1u << 0, feature_no_drop = 
 inline constexpr std::uint32_t enter_get_events = 1u << 0, enter_extended = 1u << 3;
 inline constexpr std::uint8_t submission_async = 1u << 4;
 inline constexpr std::uint32_t fsync_data = 1u << 0;
-inline constexpr unsigned register_probe = 8;
+inline constexpr unsigned register_probe = 8, register_table = 15, register_table_change = 16;
+inline constexpr std::uint32_t table_sparse = 1u << 0;       // Linux 5.19
+inline constexpr std::uint64_t most_fixed_bytes = 1u << 30;  // of one buffer
+inline constexpr std::uint32_t most_fixed_buffers = 1u << 14;
 inline constexpr std::uint16_t probed_supported = 1u << 0;
 inline constexpr std::uint64_t offset_of_submission_ring = 0, offset_of_submissions = 0x10000000;
 

@@ -26,11 +26,13 @@ static_assert(alignof(IoRequest) >= 4);
 
 }  // namespace
 
-UringIo::UringIo(const std::string& path, bool direct, std::size_t depth, Waiting waiting)
+UringIo::UringIo(const std::string& path, bool direct, std::size_t depth, Waiting waiting,
+                 std::uint32_t buffers)
     : DirectoryIo(path, direct), depth_(depth) {
   constexpr std::size_t most = 4096;
   if (depth > most) throw Error{ErrorCode::TierError, "depth", "at most 4096", std::to_string(depth)};
   if (const int result = ring_.open(static_cast<std::uint32_t>(depth) + 1); result < 0) refuse(-result);
+  arenas_.emplace(ring_, buffers);
   in_ring_ = ring_.timed() && waiting == Waiting::Best;
   wake_ = ::eventfd(0, EFD_CLOEXEC);
   if (wake_ < 0) refuse(errno);
@@ -58,16 +60,7 @@ void UringIo::prepare(IoRequest* request, bool forced) {
   entry.flags = forced ? uring::submission_async : 0;
   switch (request->op) {
     case IoRequest::Op::Read:
-    case IoRequest::Op::Write: {
-      const bool read = request->op == IoRequest::Op::Read, one = request->pieces.size() == 1;
-      const iovec* pieces = request->pieces.data();
-      entry.opcode = one ? (read ? uring::Read : uring::Write) : (read ? uring::Readv : uring::Writev);
-      entry.address = reinterpret_cast<std::uint64_t>(one ? pieces->iov_base : pieces);
-      constexpr std::size_t most = 0x7ffff000;  // of one call, as read and write have it
-      entry.length =
-          static_cast<std::uint32_t>(one ? std::min(pieces->iov_len, most) : request->pieces.size());
-      break;
-    }
+    case IoRequest::Op::Write: prepare_move(*request, entry); break;
     case IoRequest::Op::Sync:
       entry.opcode = uring::Fsync;
       entry.offset = 0;  // with 0 bytes: all of the file
@@ -78,6 +71,23 @@ void UringIo::prepare(IoRequest* request, bool forced) {
       entry.address = request->bytes;
       break;
   }
+}
+
+void UringIo::prepare_move(IoRequest& request, uring::Submission& entry) const {
+  const bool read = request.op == IoRequest::Op::Read, one = request.pieces.size() == 1;
+  const iovec* pieces = request.pieces.data();
+  const UringArenas::Run run = arenas_->find(request.pieces);
+  request.fixed = run.pieces == request.pieces.size();
+  if (request.fixed) {
+    entry.opcode =
+        one ? (read ? uring::ReadFixed : uring::WriteFixed) : (read ? uring::ReadvFixed : uring::WritevFixed);
+    entry.buffer = static_cast<std::uint16_t>(run.place);
+  } else {
+    entry.opcode = one ? (read ? uring::Read : uring::Write) : (read ? uring::Readv : uring::Writev);
+  }
+  entry.address = reinterpret_cast<std::uint64_t>(one ? pieces->iov_base : pieces);
+  constexpr std::size_t most = 0x7ffff000;  // of one call, as read and write have it
+  entry.length = static_cast<std::uint32_t>(one ? std::min(pieces->iov_len, most) : request.pieces.size());
 }
 
 void UringIo::submit(IoRequest* request) {

@@ -21,16 +21,21 @@ int called(long number, Args... args) {
   return result < 0 ? -errno : static_cast<int>(result);
 }
 
-constexpr uring::Opcode needed[] = {uring::Nop,       uring::Readv, uring::Writev, uring::Fsync,
-                                    uring::Fallocate, uring::Read,  uring::Write};
+constexpr uring::Opcode needed[] = {uring::Nop,       uring::Readv,     uring::Writev,
+                                    uring::Fsync,     uring::ReadFixed, uring::WriteFixed,
+                                    uring::Fallocate, uring::Read,      uring::Write};
 
-int probe(int ring) {
+int probe(int ring, bool& fixes_pieces) {
   uring::Probe probe{};
   const int result = called(uring::register_call, ring, uring::register_probe, &probe, std::size(probe.op));
   if (result < 0) return result == -EINVAL ? -EOPNOTSUPP : result;  // EINVAL: older than Linux 5.6
+  const auto supported = [&](uring::Opcode opcode) {
+    return opcode <= probe.last_op && (probe.op[opcode].flags & uring::probed_supported) != 0;
+  };
   for (const uring::Opcode opcode : needed) {
-    if (opcode > probe.last_op || (probe.op[opcode].flags & uring::probed_supported) == 0) return -EOPNOTSUPP;
+    if (!supported(opcode)) return -EOPNOTSUPP;
   }
+  fixes_pieces = supported(uring::ReadvFixed) && supported(uring::WritevFixed);
   return 0;
 }
 
@@ -54,7 +59,7 @@ int UringRing::open(std::uint32_t entries) {
   constexpr std::uint32_t must = uring::feature_single_mmap | uring::feature_no_drop;  // Linux 5.5
   if ((parameters.features & must) != must) return -EOPNOTSUPP;
   timed_ = (parameters.features & uring::feature_extended) != 0;
-  if (const int result = probe(descriptor_); result < 0) return result;
+  if (const int result = probe(descriptor_, fixes_pieces_); result < 0) return result;
   if (const int result = map(parameters); result < 0) return result;
   return prove();
 }
@@ -99,6 +104,23 @@ int UringRing::prove() {
   } while (result == -EINTR);
   if (result < 0) return result;
   return take(completion) ? completion.result : -EIO;
+}
+
+int UringRing::make_table(std::uint32_t entries) {
+  uring::Table table{};
+  table.entries = entries;
+  table.flags = uring::table_sparse;
+  return called(uring::register_call, descriptor_, uring::register_table, &table, sizeof table);
+}
+
+int UringRing::set_buffer(std::uint32_t place, const iovec& buffer) const {
+  uring::TableChange change{};
+  change.place = place;
+  change.pieces = reinterpret_cast<std::uint64_t>(&buffer);
+  change.entries = 1;
+  const int result =
+      called(uring::register_call, descriptor_, uring::register_table_change, &change, sizeof change);
+  return result < 0 ? result : result == 1 ? 0 : -EIO;
 }
 
 uring::Submission& UringRing::next() {

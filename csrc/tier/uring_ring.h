@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One io_uring: its two rings in memory shared with the kernel, and the three system calls.
 //
-// Thread safety: one thread at a time. The kernel is the other side of the rings: indices are volatile, and a fence
+// Thread safety: one thread at a time, but `set_buffer`. The kernel is the other side of the rings: indices are volatile, and a fence
 // stands between an index and the entries that it hands over.
 #pragma once
+#include <sys/uio.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +27,14 @@ class UringRing {
   // Whether `enter` can be told for how long to wait (Linux 5.11).
   bool timed() const { return timed_; }
   int descriptor() const { return descriptor_; }
+  // Whether pieces of one fixed buffer go as one request (Linux 6.15).
+  bool fixes_pieces() const { return fixes_pieces_; }
+
+  // Effect: a table of so many fixed buffers, all empty. Returns: 0 or -errno (EINVAL: older than Linux 5.19).
+  int make_table(std::uint32_t entries);
+  // Effect: the buffer at a place of the table; of no bytes: none. The kernel finds its pages and keeps them, until no
+  // request is under way in it and the place has another. On any thread, beside requests. Returns: 0 or -errno.
+  int set_buffer(std::uint32_t place, const iovec& buffer) const;
 
   // A cleared entry, submitted by the next `enter`. Requires: fewer than `entries` are waiting for that.
   uring::Submission& next();
@@ -41,7 +51,7 @@ class UringRing {
   int prove();
 
   int descriptor_ = -1;
-  bool timed_ = false;
+  bool timed_ = false, fixes_pieces_ = false;
   void* rings_ = nullptr;
   std::size_t rings_bytes_ = 0;
   uring::Submission* submissions_ = nullptr;

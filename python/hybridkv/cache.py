@@ -44,7 +44,8 @@ class HybridCache(CacheView, Tiered):
         Which boundaries of running requests keep their states. Default: every one that a step ends at.
     eviction : {"usability", "lru", "none"}, optional
         What makes room where pages are short: what makes nothing usable first, the least recently released first, or
-        nothing (``OutOfPages``; its user evicts).
+        nothing (``OutOfPages``; its user evicts). By usability, of what was used about as long ago (within a factor of
+        two) pages that the tier has too go before those that are only here.
     tier : Tier, optional
         Where prefixes are stored and looked for: :meth:`offload`, :meth:`restore`. The cache has it for itself until
         it is closed, and polls it.
@@ -55,6 +56,10 @@ class HybridCache(CacheView, Tiered):
         Page-locked host memory in which pages of pools on a CUDA device stop over on their way to the tier and back;
         more only for a record that is larger. Taken when such a pool is bound, given back with the cache. Default:
         128 MiB.
+    cost : CostModel, optional
+        Chooses among the lengths that a restore would make usable, and computing what is missing, by time: bandwidth of
+        the tier by its ``name``, and rate of computing. ``verdict.plan.choice`` says what it chose and why. Default:
+        the longest is restored. It can be set anew: ``cache.cost = CostModel.measured(observations)``.
 
     Raises
     ------

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from hybridkv import _core
 from hybridkv.admission import Admission
 from hybridkv.arguments import count, eviction_order, verify_mode
 from hybridkv.checkpoints import CheckpointPolicy
+from hybridkv.cost import CostModel
 from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
 from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed
@@ -23,6 +25,7 @@ from hybridkv.formats import KvFormat
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
 from hybridkv.keys import BlockKeys
+from hybridkv.pool_arenas import PoolArenas
 from hybridkv.pools import pool_arrays
 from hybridkv.record_formats import identity_fingerprint, record_formats
 from hybridkv.spec import CacheSpec
@@ -49,6 +52,7 @@ class CacheBase(Uncopied):
         tier: Tier | None = None,
         tier_writes: str = "none",
         staging_bytes: int = 128 << 20,
+        cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(spec, CacheSpec):
@@ -80,12 +84,16 @@ class CacheBase(Uncopied):
         self.tier = tier
         self._tier_writes = TierWrites(tier_writes)
         staging = count("staging_bytes", staging_bytes)
+        self.cost = cost
+        self._arenas: PoolArenas | None = None
         if tier is not None:
             if not isinstance(tier, Tier):
                 raise ArgumentError("tier", "a Tier", type(tier).__name__)
             tier._lend(self)
             names = (*record_formats(spec), identity_fingerprint(spec.identity))
             _core.attach_tier(self._core, tier._core, *names, staging)
+            self._arenas = PoolArenas(tier)
+            weakref.finalize(self, self._arenas.unbound).atexit = False
 
     # -- pools -------------------------------------------------------------------------------------
 
@@ -112,6 +120,9 @@ class CacheBase(Uncopied):
         Notes
         -----
         A pool whose alignment the kernel cannot take is accepted; match reports it as ALIGNED.
+
+        A host array whose pages lie behind each other becomes an arena of the cache's tier (:meth:`Tier.add_arena`),
+        until the group is bound anew or the cache is closed; so its memory must stay what it is meanwhile.
         """
         self._check_usable()
         index = self._group_index(group)
@@ -123,6 +134,25 @@ class CacheBase(Uncopied):
         rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
         self._bound[group] = [a.keepalive for a in made]
         self._core.bind(index, rows, host, self._bound[group])
+        if self._arenas is not None:
+            self._arenas.bound(group, made)
+
+    @property
+    def cost(self) -> CostModel | None:
+        """What says which restore is worth its time; None: the longest is. May be set anew, as measurements come in.
+
+        Raises
+        ------
+        ArgumentError
+            Set to something else than a CostModel or None.
+        """
+        return self._cost
+
+    @cost.setter
+    def cost(self, model: CostModel | None) -> None:
+        if model is not None and not isinstance(model, CostModel):
+            raise ArgumentError("cost", "a CostModel or None", type(model).__name__)
+        self._cost = model
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -165,6 +195,8 @@ class CacheBase(Uncopied):
         self._core.reset()
         self._core.unbind()
         self._bound.clear()
+        if self._arenas is not None:
+            self._arenas.unbound()
         if self.tier is not None:
             self.tier._take_back(self)
         self._closed = True

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from hybridkv import _core
 from hybridkv.arguments import flag, length
+from hybridkv.cost import Choice
 from hybridkv.deferred import checked_event
 from hybridkv.errors import ArgumentError, TierError
 from hybridkv.gate import Gate
@@ -16,6 +17,7 @@ from hybridkv.handles import Uncopied
 from hybridkv.holders import seconds
 from hybridkv.keys import BlockKeys
 from hybridkv.kinds import Check, StateKind
+from hybridkv.restore_choice import choose_restore
 from hybridkv.running import Running
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import Damage, TierStatus
@@ -365,7 +367,7 @@ class Tiered(Running):
         Returns
         -------
         Transfer or None
-            None where the tier has nothing that would make more usable.
+            None where the tier has nothing that would make more usable, or computing is quicker (``cache.cost``).
 
         Raises
         ------
@@ -387,7 +389,8 @@ class Tiered(Running):
         Returns
         -------
         Plan or None
-            For :meth:`restore`; None where the tier is not known to have anything that would help.
+            For :meth:`restore`; None where the tier is not known to have anything that would help, or the cache's cost
+            model says that computing is quicker.
 
         Raises
         ------
@@ -397,13 +400,29 @@ class Tiered(Running):
             The cache was closed.
         """
         core_keys = self._tier_keys(keys)
+        choice = None
         tokens = _core.restorable(self._core, core_keys, keys.tokens)
+        if tokens and self.cost is not None:
+            usable = max((t for t in self._core.boundaries(core_keys, keys.tokens, None)), default=0)
+            choice = self._choose_restore(keys, keys.tokens, int(usable), None)
+            tokens = tokens if choice is None else choice.candidate.tokens
+            tokens = 0 if tokens <= usable else tokens
         if not tokens:
             return None
         names = [group.name for group in self.spec.groups]
         loads = _core.restore_loads(self._core, core_keys, tokens)
         named = tuple((names[group], block) for group, block in loads)
-        return Plan(loads=named, restore_tokens=tokens, _keys=keys, _cache=self)
+        return Plan(loads=named, restore_tokens=tokens, choice=choice, _keys=keys, _cache=self)
+
+    def _choose_restore(self, keys: BlockKeys, limit: int, usable: int, exactly: int | None) -> Choice | None:
+        """Let the cost model choose among restores and computing; None where there is nothing to restore."""
+        assert self.tier is not None and self.cost is not None
+        options = _core.restore_options(self._core, keys._core, limit)
+        if exactly is not None:
+            options = [option for option in options if option[0] == exactly]
+        if not options:
+            return None
+        return choose_restore(self.cost, self.spec, self.tier.name, options, usable, max(exactly or 0, keys.tokens))
 
     def _ask_tier(self, keys: BlockKeys, timeout_s: float) -> bool:
         """Ask a tier that has no index for what it is not known to have; say whether there was such a thing.

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv import _core
+from hybridkv.cost import Choice
 from hybridkv.errors import ArgumentError
 from hybridkv.formats import Compatibility, KvFormat, compatible
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
@@ -71,6 +72,9 @@ class Plan:
         Whether the continuation is bit for bit what recomputation gives.
     restore_tokens : int
         Length that becomes usable once all of ``loads`` are restored; 0 where there is nothing to restore.
+    choice : Choice or None
+        Of a cache with a cost model, where a tier has something: which of the lengths was chosen and why. Its candidate
+        of ``usable_tokens`` is computing what is missing: chosen, ``restore_tokens`` is 0.
     """
 
     loads: tuple[tuple[str, int], ...] = ()
@@ -79,6 +83,7 @@ class Plan:
     resume_tokens: int = 0
     exact: bool = True
     restore_tokens: int = 0
+    choice: Choice | None = field(default=None, repr=False, compare=False)
     _keys: BlockKeys | None = field(default=None, repr=False, compare=False)
     _cache: object = field(default=None, repr=False, compare=False)
 
@@ -112,6 +117,8 @@ class Verdict(_core.Verdict):
     _keys: BlockKeys
     _formats: Mapping[str, KvFormat] | None
     _boundaries: npt.NDArray[np.int64] | None
+    _choice: Choice | None
+    _exactly: int
 
     @property
     def outcome(self) -> Outcome:
@@ -147,11 +154,18 @@ class Verdict(_core.Verdict):
 
     @property
     def remedy(self) -> Remedy:
-        """RECOMPUTE, RESTORE, CONVERT or WAIT for what ``why`` names; NONE where nothing was lost."""
+        """RECOMPUTE, RESTORE, CONVERT or WAIT for what ``why`` names; NONE where nothing was lost.
+
+        RECOMPUTE also where a restore would help and the cache's cost model says that computing is quicker:
+        ``plan.choice`` tells.
+        """
         why = self.why
         if why is not None and why.check is Check.ABI and why.kind is not StateKind.DISK and self._convertible(why):
             return Remedy.CONVERT
-        return Remedy(self._remedy)
+        remedy = Remedy(self._remedy)
+        if remedy is Remedy.RESTORE and self._best_restore() == 0:
+            return Remedy.RECOMPUTE
+        return remedy
 
     @property
     def plan(self) -> Plan:
@@ -161,7 +175,7 @@ class Verdict(_core.Verdict):
         why = self.why
         named = () if why is None else ((why.group, why.block),)
         remedy = self.remedy
-        restore = self._restore_tokens
+        restore = self._best_restore()
         loads = _core.restore_loads(self._cache._core, self._keys._core, restore) if restore else ()
         return Plan(
             loads=tuple((names[group], block) for group, block in loads),
@@ -170,6 +184,7 @@ class Verdict(_core.Verdict):
             resume_tokens=self._resume_tokens,
             exact=True,
             restore_tokens=restore,
+            choice=self._choice,
             _keys=self._keys,
             _cache=self._cache,
         )
@@ -186,6 +201,20 @@ class Verdict(_core.Verdict):
             core.flags.writeable = False
             self._boundaries = core
         return self._boundaries
+
+    def _best_restore(self) -> int:
+        """Return the length to restore: the longest, or what the cost model chooses when first asked; 0: none."""
+        longest = self._restore_tokens
+        if not longest or self._cache.cost is None:
+            return longest
+        if self._choice is None:
+            exactly = self._exactly if self._exactly >= 0 else None
+            limit = min(self._limit_tokens, self._keys.tokens + 1)
+            self._choice = self._cache._choose_restore(self._keys, limit, self.usable_tokens, exactly)
+        if self._choice is None:  # what there was went meanwhile
+            return longest
+        chosen = self._choice.candidate.tokens
+        return chosen if chosen > self.usable_tokens else 0
 
     def _convertible(self, why: Why) -> bool:
         group = self._cache.spec.groups[self._cache._group_index(why.group)]

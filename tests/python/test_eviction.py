@@ -125,6 +125,30 @@ def test_usability_keeps_what_makes_prefixes_usable() -> None:
     assert tails["usability"] == 13 * UNIT > tails["lru"]
 
 
+def test_what_the_tier_has_too_goes_before_what_is_here_alone() -> None:
+    with hk.MemoryTier(1 << 20) as tier:
+        kv = _group("kv", hk.Prefix(), hk.StateKind.COMPRESSED)
+        cache = hk.HybridCache(hk.CacheSpec(UNIT, [kv]), blocks=12, tier=tier)
+        cache.bind("kv", np.zeros((12, 64), np.uint8))
+        alone, stored, used = (_branch(name, 4) for name in range(3))
+        for keys in (alone, stored, used):  # `alone` is the oldest
+            cache.insert(keys)
+        assert cache.offload(stored).result(10).ok
+        for _ in range(100):  # so that the two others are about as old as each other
+            lease = cache.match(used, limit=used.tokens + 1).lease
+            assert lease is not None
+            lease.release()
+        assert [block.phase for block in cache.inspect(stored)["kv"]] == ["ready with copy"] * 4
+        cache.insert(_branch(3, 3))
+        assert _there(cache, alone, "kv") == _there(cache, used, "kv") == "1111"
+        found = cache.match(stored, limit=stored.tokens + 1)
+        assert (found.usable_tokens, found.matched_tokens) == (UNIT, 4 * UNIT)
+        assert found.lease is not None
+        found.lease.cancel()
+        assert found.plan.restore_tokens == 4 * UNIT
+        cache.close()
+
+
 def test_stranded_history_is_counted_and_goes_first() -> None:
     cache = hk.HybridCache(_hybrid(), blocks=64, pages={"kv": 7, "swa": 20})
     cache.insert(_branch(1, 3))

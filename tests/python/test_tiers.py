@@ -13,16 +13,7 @@ import pytest
 
 import hybridkv as hk
 from hybridkv.tiers import Answer, Damage, GetItem, Part, Priority, PutItem, RecordKey, RecordKind
-from tier_support import FORMAT, Asker, DictTier, HostileTier, key, pages, parts, record, room
-
-Make = Callable[..., hk.Tier]
-TIERS: dict[str, Make] = {
-    "memory": lambda **options: hk.MemoryTier(1 << 24, **options),
-    "memory, threaded": lambda **options: hk.MemoryTier(1 << 24, threaded=True, **options),
-    "adapter": lambda **options: DictTier(**options),
-    "adapter of 3 threads": lambda **options: DictTier(threads=3, **options),
-    "stack": lambda **options: hk.TierStack([hk.MemoryTier(1 << 24), hk.MemoryTier(1 << 24)], **options),
-}
+from tier_support import FORMAT, TIERS, Asker, DictTier, HostileTier, key, pages, parts, record, room
 
 
 @pytest.fixture(params=TIERS)

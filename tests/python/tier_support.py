@@ -164,3 +164,13 @@ class HostileTier(DictTier):
             raise self.raises
         found = super().load(key, parts)
         return found if found is None else self.spoil(found[0], list(found[1]))
+
+
+TIERS: dict[str, Callable[..., hk.Tier]] = {
+    "memory": lambda **options: hk.MemoryTier(1 << 24, **options),
+    "memory, threaded": lambda **options: hk.MemoryTier(1 << 24, threaded=True, **options),
+    "adapter": lambda **options: DictTier(**options),
+    "adapter of 3 threads": lambda **options: DictTier(threads=3, **options),
+    "stack": lambda **options: hk.TierStack([hk.MemoryTier(1 << 24), hk.MemoryTier(1 << 24)], **options),
+}
+"""Those that need no directory."""

@@ -114,7 +114,7 @@ BUGS = [
         "operations not asked for",
         "io_uring is taken although nobody knows what it can do",
         RING,
-        "  if (const int result = probe(descriptor_); result < 0) return result;\n",
+        "  if (const int result = probe(descriptor_, fixes_pieces_); result < 0) return result;\n",
         "  static_cast<void>(probe);\n",
         "tier.directory_test",
         "io_uring forbidden",

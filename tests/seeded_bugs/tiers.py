@@ -109,7 +109,7 @@ BUGS = [
         name="busy taken for dead",
         what="what times out in the queue of a busy tier opens the breaker",
         file="csrc/tier/tier_core.cpp",
-        old="  if (late != 0) {\n    failed(trial, now);",
+        old="  if (!late.empty()) {\n    failed(trial, now);",
         new="  if (true) {\n    failed(trial, now);",
         caught_by="tier.tier_test",
         only="merely busy",

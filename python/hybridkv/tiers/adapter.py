@@ -59,6 +59,8 @@ class TierAdapter(Tier, ABC):
         The process may open no more files.
     """
 
+    name = "adapter"
+
     def __init__(
         self,
         *,

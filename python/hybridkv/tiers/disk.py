@@ -110,6 +110,7 @@ class DiskTier(Tier):
     """
 
     recovered: Recovered
+    name = "disk"
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ class MemoryTier(Tier):
         The process may open no more files.
     """
 
+    name = "memory"
+
     def __init__(
         self,
         capacity_bytes: int,

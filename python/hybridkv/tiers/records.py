@@ -267,7 +267,9 @@ class TierUsage:
 
     ``quarantined`` are late calls whose arrays are not released;
     ``refused`` counts items that were answered INVALID, NO_SPACE, UNAVAILABLE, BUSY or READ_ONLY; ``put_known`` puts
-    whose record was there already; ``reclaimed`` records that made room for others.
+    whose record was there already; ``reclaimed`` records that made room for others. ``arenas`` are registered now,
+    ``arenas_fixed`` of them with the engine of a disk tier, whose requests need not look for their pages each time;
+    ``fixed_requests`` counts those that did not, ``arena_reads`` the reads of gets into arenas among them.
     """
 
     records: int
@@ -290,6 +292,10 @@ class TierUsage:
     breaker_opened: int
     bytes_read: int
     bytes_written: int
+    arenas: int
+    arenas_fixed: int
+    fixed_requests: int
+    arena_reads: int
     breaker_open: bool
     read_only: bool
 

@@ -96,6 +96,7 @@ class TierStack(Tier):
                 tier._take_back(self)
             raise
         super().__init__(core, most_items)
+        self.name = self.tiers[-1].name
 
     def close(self, timeout: float | None = None) -> bool:
         """Close it and its tiers; see :meth:`Tier.close`."""

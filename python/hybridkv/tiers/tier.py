@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from hybridkv import _core
 from hybridkv.arguments import integer
 from hybridkv.errors import ArgumentError, Busy, Closed
 from hybridkv.handles import Uncopied
+from hybridkv.pools import array_facts, dense_strides
 from hybridkv.tiers.records import (
     Answer,
     Damage,
@@ -52,6 +54,9 @@ class Tier(Uncopied):
     has ended. After three calls in a row that time out or find the tier unreachable, everything is answered
     ``UNAVAILABLE`` at once for a second, then for two, up to thirty; in between one item is tried.
 
+    ``name`` is what a :class:`~hybridkv.CostModel` knows it by, and may be set: "disk", "memory", "adapter", of a stack
+    that of its slowest tier.
+
     A cache that is made with a tier has it for itself until it is closed: nobody else polls it then. Which boundaries
     the cache stores is said by ``windows``, a :class:`~hybridkv.KeepWindows`.
 
@@ -65,6 +70,8 @@ class Tier(Uncopied):
         loop.add_reader(tier.event_fd, lambda: [handle(report) for report in tier.poll()])
     """
 
+    name = "tier"
+
     def __init__(self, core: _core.Tier, most_items: int) -> None:
         self._core = core
         self._most_items = most_items
@@ -72,7 +79,8 @@ class Tier(Uncopied):
         self.windows: KeepWindows | ApproximateWindows = KeepWindows.all()
         self._held: dict[tuple[int, int], list[_Bytes]] = {}  # arrays by batch and item, until their release
         self._lock = threading.Lock()  # held over ask and filing, so that no report comes before the filing
-        self._end = weakref.finalize(self, _shut, core, self._held)
+        self._arenas: dict[int, object] = {}  # what keeps the memory, by address
+        self._end = weakref.finalize(self, _shut, core, self._held, self._arenas)
 
     # ---- asks --------------------------------------------------------------------------------------
 
@@ -169,6 +177,65 @@ class Tier(Uncopied):
             raise ArgumentError("batch", "what an ask returned", batch)
         self._core.cancel(number)
 
+    # ---- memory that stays -------------------------------------------------------------------------
+
+    def add_arena(self, buffer: object) -> None:
+        """Promise that memory stays mapped where it is until :meth:`drop_arena`, or until the tier is closed.
+
+        Gets into arrays that lie in it may then go in cheaper ways: a disk tier over io_uring has the kernel find and
+        pin its pages once, which makes them resident, and not at every read. A tier that cannot use it takes it all the
+        same: :attr:`TierUsage.arenas_fixed` tells. The tier keeps the buffer alive. Other memory meets the promise that
+        nobody gives pages of it back to the system or maps others there: a get there would be ``CORRUPT``.
+
+        May take as long as finding all its pages does; asks do not wait for that.
+
+        Parameters
+        ----------
+        buffer : array, bytearray, memoryview or mmap
+            C-contiguous, in host memory.
+
+        Raises
+        ------
+        ArgumentError
+            No such memory, none at all, or memory that overlaps another arena.
+        Closed
+            It was closed.
+        """
+        address, size, keep = _memory_of(buffer)
+        self._keep_arena(address, size, keep)
+
+    def drop_arena(self, buffer: object) -> None:
+        """Take the promise of :meth:`add_arena` back.
+
+        Parameters
+        ----------
+        buffer : array, bytearray, memoryview or mmap
+            What it was given for, or another view that begins where that does.
+
+        Raises
+        ------
+        ArgumentError
+            No arena begins there.
+        Busy
+            An item that is not released has arrays in it, which may be one that timed out.
+        """
+        self._let_arena_go(_memory_of(buffer)[0])
+
+    def _keep_arena(self, address: int, size: int, keep: object) -> None:
+        self._core.here()
+        status = self._core.add_arena(address, size)
+        if status == TierStatus.CLOSED:
+            raise Closed("tier", "an open tier", "a closed one")
+        with self._lock:
+            self._arenas[address] = keep
+
+    def _let_arena_go(self, address: int) -> None:
+        self._core.here()
+        if self._core.drop_arena(address) == TierStatus.BUSY:
+            raise Busy("buffer", "memory that no item has", "an arena in use")
+        with self._lock:
+            self._arenas.pop(address, None)
+
     # ---- answers -----------------------------------------------------------------------------------
 
     def poll(self, most: int = 256) -> list[Report]:
@@ -214,6 +281,7 @@ class Tier(Uncopied):
         closed = _in_slices(self._core.close_by, timeout)
         if closed:
             self._end.detach()
+            self._arenas.clear()  # nobody reads or writes there any more
         return closed
 
     def usage(self) -> TierUsage:
@@ -283,11 +351,11 @@ def limits(
     return _core.TierLimits(_positive("most_items", most_items), failures, first, most)
 
 
-def _shut(core: _core.Tier, held: dict[tuple[int, int], list[_Bytes]]) -> None:
+def _shut(core: _core.Tier, held: dict[tuple[int, int], list[_Bytes]], arenas: dict[int, object]) -> None:
     """Close what nobody closed; where its engine does not return, leave it and what it may still use as they are."""
     try:
         if not core.close_by(_GRACE_SECONDS):
-            core.abandon(held)
+            core.abandon((held, arenas))
     except Closed:  # it is of the process that this one was forked from
         pass
 
@@ -326,6 +394,21 @@ def _bytes_of(array: object, writable: bool) -> _Bytes:
     if writable and not array.flags.writeable:
         raise ArgumentError("data", "a writable array", "a read-only one")
     return array.reshape(-1).view(np.uint8)
+
+
+def _memory_of(buffer: object) -> tuple[int, int, object]:
+    """Return where memory lies, how much it is, and what keeps it."""
+    if isinstance(buffer, (bytearray, memoryview, mmap.mmap)):
+        if memoryview(buffer).nbytes == 0:
+            raise ArgumentError("buffer", "at least a byte", "none")
+        buffer = np.frombuffer(buffer, np.uint8)
+    facts = array_facts("buffer", buffer)
+    if not facts.host:
+        raise ArgumentError("buffer", "host memory", "an array of a device")
+    dense = dense_strides(facts.shape, facts.dtype.itemsize)
+    if any(n > 1 and at != wanted for n, at, wanted in zip(facts.shape, facts.strides, dense, strict=True)):
+        raise ArgumentError("buffer", "a C-contiguous array", f"strides {facts.strides}")
+    return facts.address, math.prod(facts.shape) * facts.dtype.itemsize, facts.keepalive
 
 
 def _seconds(timeout: float | None) -> float | None:

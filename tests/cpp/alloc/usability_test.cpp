@@ -4,6 +4,7 @@
 #include "alloc/usability.h"
 
 #include "alloc/eviction_world.h"
+#include "cache/transfer_world.h"
 
 namespace hkv {
 using namespace eviction;
@@ -192,6 +193,78 @@ HKV_TEST("usability: a tip that its branch has passed by goes before an older en
   EXPECT_EQ(w.there(branch(9, 2), 0, 2), std::string("11"));
   EXPECT_EQ(w.there(branch(1, 3, 2), 0, 3), std::string("111"));
   EXPECT(!w.has(branch(1, 2, 2, 2), 0, 2));
+}
+
+HKV_TEST("usability: of what was used about as long ago, what the tier has a copy of makes room first") {
+  transfer_world::World w({transfer_world::group("kv", 0, Rule::Prefix, 0, 24)});
+  const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001);
+  const auto here = [&](const std::shared_ptr<const KeyChain>& keys) {
+    std::string text;
+    for (std::int64_t block = 0; block < 4; ++block) text += usable(w.phase(*keys, 0, block)) ? '1' : '0';
+    return text;
+  };
+  const auto wait_a_while = [&] {
+    for (int i = 0; i < 100; ++i) w.look(third);
+  };
+  for (const auto& keys : {older, copied, third}) w.write(keys);
+  w.store(copied, {});
+  wait_a_while();
+  EXPECT_EQ(w.cache.make_room(0, 3), 3);
+  EXPECT_EQ(here(older), std::string("1111"));
+  EXPECT_EQ(here(copied), std::string("1000"));  // suffix before prefix
+  EXPECT_EQ(w.phase(*copied, 0, 3), Phase::TierOnly);
+}
+
+HKV_TEST("usability: what was used much later stays, copied or not") {
+  transfer_world::World w({transfer_world::group("kv", 0, Rule::Prefix, 0, 24)});
+  const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001);
+  for (const auto& keys : {older, third}) w.write(keys);
+  for (int i = 0; i < 100; ++i) w.look(third);
+  w.write(copied);
+  w.store(copied, {});
+  EXPECT_EQ(w.phase(*copied, 0, 3), Phase::ReadyCopy);
+  EXPECT_EQ(w.cache.make_room(0, 2), 2);
+  EXPECT(!usable(w.phase(*older, 0, 2)) && usable(w.phase(*older, 0, 1)));
+  EXPECT(usable(w.phase(*copied, 0, 3)));
+}
+
+HKV_TEST(
+    "usability: a copied prefix stays as long as what continues it, and does not hold up what goes first") {
+  transfer_world::World w({transfer_world::group("kv", 0, Rule::Prefix, 0, 24)});
+  const auto whole = w.keys(16, 1), front = w.keys(8, 1), alone = w.keys(16, 1001), third = w.keys(16, 2001);
+  w.write(front);
+  w.store(front, {});
+  w.write(whole);
+  w.write(alone);
+  w.write(third);
+  for (int i = 0; i < 100; ++i) w.look(third);
+  EXPECT_EQ(w.phase(*whole, 0, 1), Phase::ReadyCopy);
+  EXPECT_EQ(w.phase(*whole, 0, 2), Phase::Ready);
+  EXPECT_EQ(w.cache.make_room(0, 2), 2);
+  EXPECT(!usable(w.phase(*whole, 0, 2)) && usable(w.phase(*whole, 0, 1)));
+  EXPECT_EQ(w.cache.make_room(0, 2), 2);  // now they are an end themselves, and go before what is older
+  EXPECT(!usable(w.phase(*whole, 0, 0)) && usable(w.phase(*alone, 0, 3)));
+}
+
+HKV_TEST(
+    "usability: of tails about as old, the one whose states the tier has goes first, after all that is in no "
+    "tail") {
+  transfer_world::World w(transfer_world::hybrid(24));
+  const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001);
+  for (const auto& keys : {older, copied, third}) w.write(keys);
+  w.store(copied, {16});
+  for (int i = 0; i < 100; ++i) w.look(third);
+  constexpr int swa = 2;
+  const auto here = [&](const auto& keys, std::int64_t block) { return usable(w.phase(*keys, swa, block)); };
+  EXPECT_EQ(w.cache.make_room(swa, 6), 6);
+  for (const auto& keys : {older, copied, third}) {
+    EXPECT(!here(keys, 0) && !here(keys, 1) && here(keys, 2) && here(keys, 3));
+  }
+  EXPECT_EQ(w.cache.make_room(swa, 2), 2);
+  EXPECT(here(older, 2) && here(older, 3));
+  EXPECT(!here(copied, 2) && !here(copied, 3));
+  EXPECT_EQ(w.look(older).usable_tokens, 16);
+  EXPECT_EQ(w.look(copied).remedy, Remedy::Restore);
 }
 
 }  // namespace hkv

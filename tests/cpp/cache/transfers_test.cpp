@@ -207,6 +207,32 @@ HKV_TEST("a tier that was closed is asked for nothing more") {
   w.expect_idle();
 }
 
+HKV_TEST(
+    "what each length takes to restore: history that is not here, its states, a replay of what was left "
+    "out") {
+  std::vector<Group> groups = hybrid(24);
+  groups.push_back(group("again", 2, Rule::Window, 6, 24, true));
+  World w(groups);
+  const auto keys = w.keys(32);
+  w.write(keys);
+  w.cache.evict(*keys, std::vector<Selection>{{}, {}, {}, {}, {false, {6, 7}}});
+  w.store(keys, {16, 32});
+  EXPECT(w.cache.restore_options(*keys, 33).empty());  // the last is usable by replay
+  w.cache.evict(*keys, std::vector<Selection>{
+                           {false, {2, 3, 4, 5, 6, 7}}, {true, {}}, {true, {}}, {true, {}}, {true, {}}});
+  const std::vector<RestoreOption> options = w.cache.restore_options(*keys, 33);
+  EXPECT_EQ(options.size(), 2u);
+  if (options.size() != 2) return;
+  EXPECT_EQ(options[0].tokens, 16);
+  EXPECT_EQ(options[0].resume_tokens, 16);
+  EXPECT(options[0].pages == (std::vector<std::int64_t>{2, 4, 2, 1, 2}));
+  EXPECT_EQ(options[1].tokens, 32);
+  EXPECT_EQ(options[1].resume_tokens, 24);  // one layer of window: 5 tokens before, rounded down
+  EXPECT(options[1].pages == (std::vector<std::int64_t>{6, 8, 2, 1, 0}));
+  EXPECT_EQ(w.cache.restore_options(*keys, 32).size(), 1u);
+  EXPECT(w.cache.restore_options(*w.keys(32, 1001), 33).empty());
+}
+
 HKV_TEST("damaged bytes are never published") {
   World w(hybrid(16));
   const auto keys = w.stored_and_gone();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk store when the power goes at any call, and when any call goes wrong.
+// The disk store when the power goes at any call, and when any call goes wrong; its reads of several requests.
 // One thread: left out under ThreadSanitizer.
 #include <cstdlib>
 
 #include "testing.h"
+#include "tier/arena_world.h"
 #include "tier/disk_history.h"
 
 namespace hkv {
@@ -130,6 +131,94 @@ HKV_TEST(
     }
   }
   std::printf("     %zu runs with one fault, %zu of them refused to open\n", runs, refused);
+}
+
+HKV_TEST(
+    "parts in arenas are read by a request each run of them, others and small ones with their envelope") {
+  ArenaWorld world;
+  const auto reads_of = [&](auto&& ask) {
+    const std::size_t before = world.reads();
+    EXPECT_EQ(world.wait(ask()), TierStatus::Ok);
+    return world.reads() - before;
+  };
+  const auto all = [&] { return world.get_all(); };
+  EXPECT_EQ(reads_of(all), 1u);
+  EXPECT(world.right());
+  EXPECT_EQ(world.store->counts().arena_reads.load(), 0u);
+  world.know();
+  world.one.fill(9);
+  world.two.fill(9);
+  EXPECT_EQ(reads_of(all), 3u);
+  EXPECT(world.right());
+  EXPECT_EQ(world.store->counts().arena_reads.load(), 2u);
+  world.io.drop_arena(world.two.data());
+  world.two.fill(9);
+  EXPECT_EQ(reads_of(all), 1u);
+  EXPECT(world.right());
+  AlignedMemory small(4 * disk_unit);
+  const std::vector<Part> parts = {{small.data(), disk_unit, {1, 0, 2, 0}},
+                                   {small.data() + disk_unit, disk_unit, {1, 1, 2, 0}}};
+  EXPECT_EQ(world.wait(world.put_parts(2, parts)), TierStatus::Ok);
+  world.io.add_arena(small.data(), small.size());
+  EXPECT_EQ(reads_of([&] { return world.get_parts(2, parts); }), 1u);
+  EXPECT_EQ(world.store->counts().arena_reads.load(), 2u);
+}
+
+HKV_TEST(
+    "whatever happens to one of several reads, the get is answered once all are done, and never Ok wrongly") {
+  using Kind = SimulatedFault::Kind;
+  for (const Kind kind : {Kind::Error, Kind::Short, Kind::Flip, Kind::Misdirected}) {
+    for (std::size_t which = 0; which < 3; ++which) {  // envelope, first run, second run
+      for (const bool backwards : {false, true}) {
+        for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{5}, std::uint64_t{2 * disk_unit}}) {
+          ArenaWorld world;
+          world.know();
+          if (backwards) world.io.choose([](std::size_t count) { return count - 1; });
+          SimulatedFault fault;
+          fault.kind = kind;
+          fault.value = value;
+          fault.first = fault.last = world.io.calls() + which;
+          fault.only = SimulatedFault::Only::Read;
+          world.io.per_wait(1);
+          world.io.add(fault);
+          const auto get = world.get_all();
+          world.store->pump();
+          EXPECT_EQ(world.io.in_flight(), 3u);
+          world.step();
+          EXPECT(!get->status);
+          const TierStatus status = world.wait(get);
+          EXPECT_EQ(world.io.in_flight(), 0u);
+          if (kind == Kind::Error && value != 0) EXPECT_EQ(status, TierStatus::IoError);
+          if (kind == Kind::Short) EXPECT_EQ(status, TierStatus::Ok);
+          const bool in_fill = which == 0 && value / 8 >= envelope_bytes(3);  // which nobody reads
+          if (kind == Kind::Flip) EXPECT_EQ(status, in_fill ? TierStatus::Ok : TierStatus::Corrupt);
+          if (status == TierStatus::Ok) EXPECT(world.right());
+        }
+      }
+    }
+  }
+}
+
+HKV_TEST("the store's own memory is known to the Io while it lasts, and given back") {
+  DiskWorld world(SimulatedDisk(), ArenaWorld::roomy());
+  world.open();
+  for (int key = 0; key < 3; ++key) {
+    EXPECT_EQ(world.wait(world.put(key, -1, false, false, 7, 100'000)), TierStatus::Ok);
+  }
+  const std::size_t pieces = world.io.arenas();
+  EXPECT(pieces > 0);
+  EXPECT(world.store->counts().fixed_requests.load() > 0);
+  for (int turn = 0; turn < 3; ++turn) {  // through a buffer of the store's, known from its second use on
+    const std::uint64_t fixed = world.store->counts().fixed_requests.load();
+    const auto get = world.get(1, 7, 100'000);
+    EXPECT_EQ(world.wait(get), TierStatus::Ok);
+    EXPECT(right_bytes(1, get));
+    EXPECT_EQ(world.store->counts().fixed_requests.load() - fixed, turn == 0 ? 0u : 1u);
+  }
+  EXPECT(world.io.arenas() > pieces);
+  EXPECT(world.close());
+  world.store->release_memory();
+  EXPECT_EQ(world.io.arenas(), 0u);
 }
 
 }  // namespace

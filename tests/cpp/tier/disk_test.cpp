@@ -227,6 +227,42 @@ HKV_TEST("options that cannot be are refused by name") {
   EXPECT_EQ(refused([](DiskOptions& o) { o.admission = WriteAdmission::Budget; }), "budget_bytes_per_second");
 }
 
+HKV_TEST(
+    "gets into arenas go by fixed requests where the engine has them, and all that was said of arenas is "
+    "counted") {
+  for (const IoEngine engine : {IoEngine::Threads, IoEngine::Uring}) {
+    ScratchDirectory scratch;
+    DiskOptions options = at(scratch / "store");
+    options.region_bytes = std::uint64_t{4} << 20;
+    options.capacity_bytes = 5 * options.region_bytes;
+    options.engine = engine;
+    const bool fixes = engine == IoEngine::Uring;
+#ifdef __SANITIZE_THREAD__
+    if (fixes) continue;
+#endif
+    if (fixes && !has_uring()) continue;
+    const auto tier = open_disk_tier(options);
+    contract::Asker ask(*tier);
+    contract::arenas::Aligned put(1), got(1);
+    put.memory.fill(3);
+    EXPECT_EQ(ask.put(put.record).status, TierStatus::Ok);
+    EXPECT_EQ(tier->add_arena(got.memory.data(), got.memory.size()), TierStatus::Ok);
+    AlignedMemory odd(3);
+    EXPECT_EQ(tier->add_arena(odd.data(), 3), TierStatus::Ok);
+    EXPECT_EQ(tier->usage().arenas, 2u);
+    EXPECT_EQ(tier->usage().arenas_fixed, fixes ? 2u : 0u);
+    EXPECT_EQ(tier->usage().arena_reads, 0u);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(ask.get(got.record).status, TierStatus::Ok);
+    EXPECT(std::memcmp(got.memory.data(), put.memory.data(), put.memory.size()) == 0);
+    EXPECT_EQ(tier->usage().arena_reads, fixes ? 3u : 0u);
+    EXPECT_EQ(tier->usage().fixed_requests > 3, fixes);  // the write of the record, from memory of the tier
+    EXPECT_EQ(tier->drop_arena(odd.data()), TierStatus::Ok);
+    EXPECT_EQ(tier->usage().arenas_fixed, fixes ? 1u : 0u);
+    tier->close();
+    EXPECT_EQ(tier->usage().arena_reads, fixes ? 3u : 0u);
+  }
+}
+
 HKV_TEST("a directory deleted under the tier: what is open goes on, nothing is wrong") {
   ScratchDirectory scratch;
   const auto tier = open_disk_tier(at(scratch / "store"));

@@ -50,7 +50,7 @@ struct WorldBytes {
   std::vector<Part> parts;
 };
 
-class DiskWorld final : public DiskStore::Owner {
+class DiskWorld : public DiskStore::Owner {
  public:
   struct Asked {
     std::unique_ptr<TierOperation> operation;
@@ -93,6 +93,11 @@ class DiskWorld final : public DiskStore::Owner {
   // Into memory of the caller's.
   Ask get_parts(int key, std::vector<Part> parts) {
     Ask ask = make(TierOperation::Kind::Get, key, 7);
+    ask->operation->parts = std::move(parts);
+    return begin(ask);
+  }
+  Ask put_parts(int key, std::vector<Part> parts) {
+    Ask ask = make(TierOperation::Kind::Put, key, 7);
     ask->operation->parts = std::move(parts);
     return begin(ask);
   }

@@ -2,23 +2,23 @@
 // One contract for every Io: io_uring in both ways of waiting, threads, and the simulated disk; direct and buffered.
 #include "tier/io.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
 
-#if __has_include(<linux/io_uring.h>)
-#include <linux/io_uring.h>
-#endif
-
 #include "testing.h"
 #include "tier/aligned_memory.h"
 #include "tier/io_calls.h"
 #include "tier/scratch_directory.h"
 #include "tier/simulated_io.h"
-#include "tier/uring_abi.h"
+#include "tier/uring_abi_check.h"
 
 namespace hkv {
 namespace {
@@ -356,63 +356,139 @@ HKV_TEST("one opener has the directory at a time") {
   });
 }
 
-// ---- our definitions of the kernel's interface are the kernel's ----
-#if __has_include(<linux/io_uring.h>)
-#define HKV_SAME(ours, field, theirs, their_field)                               \
-  static_assert(offsetof(uring::ours, field) == offsetof(theirs, their_field) && \
-                sizeof(uring::ours::field) == sizeof(theirs::their_field))
-static_assert(sizeof(uring::Submission) == sizeof(io_uring_sqe));
-HKV_SAME(Submission, opcode, io_uring_sqe, opcode);
-HKV_SAME(Submission, flags, io_uring_sqe, flags);
-HKV_SAME(Submission, priority, io_uring_sqe, ioprio);
-HKV_SAME(Submission, file, io_uring_sqe, fd);
-HKV_SAME(Submission, offset, io_uring_sqe, off);
-HKV_SAME(Submission, address, io_uring_sqe, addr);
-HKV_SAME(Submission, length, io_uring_sqe, len);
-HKV_SAME(Submission, op_flags, io_uring_sqe, fsync_flags);
-HKV_SAME(Submission, user, io_uring_sqe, user_data);
-HKV_SAME(Completion, user, io_uring_cqe, user_data);
-HKV_SAME(Completion, result, io_uring_cqe, res);
-HKV_SAME(Completion, flags, io_uring_cqe, flags);
-static_assert(sizeof(uring::Parameters) == sizeof(io_uring_params));
-HKV_SAME(Parameters, submission_entries, io_uring_params, sq_entries);
-HKV_SAME(Parameters, completion_entries, io_uring_params, cq_entries);
-HKV_SAME(Parameters, flags, io_uring_params, flags);
-HKV_SAME(Parameters, features, io_uring_params, features);
-HKV_SAME(Parameters, submissions, io_uring_params, sq_off);
-HKV_SAME(Parameters, completions, io_uring_params, cq_off);
-HKV_SAME(SubmissionOffsets, head, io_sqring_offsets, head);
-HKV_SAME(SubmissionOffsets, tail, io_sqring_offsets, tail);
-HKV_SAME(SubmissionOffsets, mask, io_sqring_offsets, ring_mask);
-HKV_SAME(SubmissionOffsets, array, io_sqring_offsets, array);
-HKV_SAME(CompletionOffsets, head, io_cqring_offsets, head);
-HKV_SAME(CompletionOffsets, tail, io_cqring_offsets, tail);
-HKV_SAME(CompletionOffsets, mask, io_cqring_offsets, ring_mask);
-HKV_SAME(CompletionOffsets, completions, io_cqring_offsets, cqes);
-HKV_SAME(ProbedOp, flags, io_uring_probe_op, flags);
-static_assert(sizeof(uring::ProbedOp) == sizeof(io_uring_probe_op));
-static_assert(offsetof(uring::Probe, op) == sizeof(io_uring_probe));
-static_assert(uring::Nop == int{IORING_OP_NOP} && uring::Readv == int{IORING_OP_READV});
-static_assert(uring::Writev == int{IORING_OP_WRITEV} && uring::Fsync == int{IORING_OP_FSYNC});
-static_assert(uring::fsync_data == IORING_FSYNC_DATASYNC && uring::submission_async == IOSQE_ASYNC);
-static_assert(uring::enter_get_events == IORING_ENTER_GETEVENTS);
-static_assert(uring::offset_of_submission_ring == IORING_OFF_SQ_RING);
-static_assert(uring::offset_of_submissions == IORING_OFF_SQES);
-#if defined(IORING_FEAT_EXT_ARG)  // Linux 5.11
-static_assert(sizeof(uring::WaitArgument) == sizeof(io_uring_getevents_arg));
-HKV_SAME(WaitArgument, timespec, io_uring_getevents_arg, ts);
-static_assert(uring::Fallocate == int{IORING_OP_FALLOCATE} && uring::Read == int{IORING_OP_READ});
-static_assert(uring::Write == int{IORING_OP_WRITE} &&
-              uring::register_probe == unsigned{IORING_REGISTER_PROBE});
-static_assert(uring::enter_extended == IORING_ENTER_EXT_ARG &&
-              uring::feature_extended == IORING_FEAT_EXT_ARG);
-static_assert(uring::feature_single_mmap == IORING_FEAT_SINGLE_MMAP &&
-              uring::feature_no_drop == IORING_FEAT_NODROP);
-static_assert(uring::probed_supported == IO_URING_OP_SUPPORTED);
-#endif
-#if defined(IORING_SETUP_COOP_TASKRUN)  // Linux 5.19
-static_assert(uring::setup_coop_taskrun == IORING_SETUP_COOP_TASKRUN);
-#endif
-#endif
+// ---- memory that stays ----------------------------------------------------------------------
+
+namespace {
+
+// A request, and whether it went fixed.
+bool fixed_move(Io& io, Op op, FileId file, std::vector<iovec> pieces) {
+  IoRequest request;
+  request.op = op;
+  request.file = file;
+  request.pieces = pieces;
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  EXPECT_EQ(done(io, request), static_cast<std::int64_t>(bytes));
+  return request.fixed;
+}
+
+}  // namespace
+
+HKV_TEST("arenas: an engine that fixes them moves the same bytes, and no others fixed") {
+  each([](const Subject& subject) {
+    const auto io = subject.another();
+    const FileId file = created(*io, "f");
+    AlignedMemory out(8 * unit), in(8 * unit), beside(unit);
+    out.fill(3);
+    std::size_t fixed = 0;
+    const bool takes = io->add_arena(in.data() + unit, 6 * unit) && io->add_arena(out.data(), 8 * unit);
+    EXPECT_EQ(takes, std::string(subject.name).starts_with("io_uring"));
+    fixed += fixed_move(*io, Op::Write, file, {out.piece(0, 8 * unit)});
+    const auto read = [&](std::vector<iovec> pieces) {
+      in.fill(4);
+      const bool so = fixed_move(*io, Op::Read, file, pieces);
+      std::size_t at = 0;
+      for (const iovec& piece : pieces) {
+        EXPECT(std::memcmp(piece.iov_base, out.data() + at, piece.iov_len) == 0);
+        at += piece.iov_len;
+      }
+      EXPECT_EQ(io->fixed_run(pieces) == pieces.size(), so);
+      return so;
+    };
+    fixed += read({in.piece(unit, 6 * unit)});
+    fixed += read({in.piece(3 * unit, unit)});
+    EXPECT_EQ(fixed, takes ? 3u : 0u);
+    EXPECT(!read({in.piece(0, 2 * unit)}));         // begins before it
+    EXPECT(!read({in.piece(6 * unit, 2 * unit)}));  // ends behind it
+    EXPECT(!read({beside.piece(0, unit)}));
+    EXPECT(!read({in.piece(unit, unit), beside.piece(0, unit)}));
+    const bool both = read({in.piece(5 * unit, 2 * unit), in.piece(unit, unit)});  // where the kernel can
+    const std::vector<iovec> pieces{in.piece(2 * unit, unit), in.piece(unit, unit), beside.piece(0, unit)};
+    EXPECT_EQ(io->fixed_run(pieces), takes ? (both ? 2u : 1u) : 0u);
+    if (takes) io->drop_arena(in.data() + unit);
+    EXPECT(!read({in.piece(unit, 6 * unit)}));
+    EXPECT_EQ(io->add_arena(in.data(), 2 * unit), takes);  // another, where the old one was
+    EXPECT_EQ(read({in.piece(0, 2 * unit)}), takes);
+    EXPECT(!read({in.piece(2 * unit, unit)}));
+    EXPECT_EQ(io->close(file), 0);
+  });
+}
+
+HKV_TEST("arenas: no room in the table, and no memory that may be locked, are no errors") {
+  if (!uring_there()) return;
+  const ScratchDirectory scratch;
+  {
+    UringIo io(scratch / "two", true, 8, UringIo::Waiting::Best, 2);
+    AlignedMemory memory(3 * unit);
+    EXPECT(io.add_arena(memory.data(), unit));
+    EXPECT(io.add_arena(memory.data() + unit, unit));
+    EXPECT(!io.add_arena(memory.data() + 2 * unit, unit));
+    io.drop_arena(memory.data() + 2 * unit);  // it was not taken
+    io.drop_arena(memory.data());
+    EXPECT(io.add_arena(memory.data() + 2 * unit, unit));
+    EXPECT_EQ(io.fixed_run(std::vector<iovec>{memory.piece(2 * unit, unit)}), 1u);
+    EXPECT_EQ(io.fixed_run(std::vector<iovec>{memory.piece(0, unit)}), 0u);
+  }
+  // An address where nothing is mapped: the kernel refuses it, and nothing of it stays.
+  {
+    UringIo io(scratch / "none", true, 8, UringIo::Waiting::Best, 1);
+    void* const hole = ::mmap(nullptr, 4 * unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(!io.add_arena(hole, 4 * unit));
+    EXPECT_EQ(io.fixed_run(std::vector<iovec>{{hole, unit}}), 0u);
+    ::munmap(hole, 4 * unit);
+    AlignedMemory memory(unit);
+    EXPECT(io.add_arena(memory.data(), unit));
+  }
+  const pid_t child = ::fork();  // which loses the right to lock more than its limit
+  if (child == 0) {
+    const rlimit little{64 << 10, 64 << 10};
+    if (::setrlimit(RLIMIT_MEMLOCK, &little) != 0) ::_exit(3);
+    if (::geteuid() == 0 &&
+        (::chown(scratch.path().c_str(), 65534, 65534) != 0 || ::setresuid(65534, 65534, 65534) != 0))
+      ::_exit(3);
+    int code = 4;
+    try {
+      UringIo io(scratch / "limited", true, 8);
+      AlignedMemory memory(256 * unit);
+      memory.fill(1);
+      const bool large = io.add_arena(memory.data(), memory.size());
+      const FileId file = created(io, "f");
+      const bool moved = !fixed_move(io, Op::Write, file, {memory.piece(0, 8 * unit)});
+      const bool small =
+          io.add_arena(memory.data(), unit) && fixed_move(io, Op::Read, file, {memory.piece(0, unit)});
+      code = !large && moved && small && testing::failures == 0 ? 0 : 1;
+    } catch (const Error&) {
+      code = 5;  // a ring needs locked memory itself, before Linux 5.12
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 3 || WEXITSTATUS(status) == 5) {
+    std::printf("     left out: the limit of locked memory cannot be set here, or no ring made under it\n");
+    return;
+  }
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+HKV_TEST("arenas: memory that was dropped is the process's again") {
+  if (!uring_there()) return;
+  const ScratchDirectory scratch;
+  UringIo io(scratch / "store", true, 8);
+  const FileId file = created(io, "f");
+  AlignedMemory out(unit);
+  out.fill(5);
+  EXPECT_EQ(moved(io, Op::Write, file, 0, {out.piece(0, unit)}), std::int64_t{unit});
+  void* const at = ::mmap(nullptr, unit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT(io.add_arena(at, unit));
+  io.drop_arena(at);
+  // Other pages at the same address: a read must find these.
+  EXPECT(::mmap(at, unit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+  EXPECT_EQ(moved(io, Op::Read, file, 0, {iovec{at, unit}}), std::int64_t{unit});
+  EXPECT(std::memcmp(at, out.data(), unit) == 0);
+  ::munmap(at, unit);
+  EXPECT_EQ(io.close(file), 0);
+}
 
 }  // namespace hkv

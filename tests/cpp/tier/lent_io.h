@@ -26,6 +26,9 @@ class LentIo final : public Io {
     return io_.wait(out, at_most);
   }
   void wake() override { io_.wake(); }
+  bool add_arena(void* data, std::size_t bytes) override { return io_.add_arena(data, bytes); }
+  void drop_arena(void* data) override { io_.drop_arena(data); }
+  std::size_t fixed_run(std::span<const iovec> pieces) const override { return io_.fixed_run(pieces); }
   const char* name() const override { return io_.name(); }
 
  private:

@@ -17,9 +17,11 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/check.h"
@@ -220,6 +222,7 @@ class SimulatedIo final : public Io {
     if (moves(*request)) HKV_CHECK(bytes == request->bytes);
     call(SimulatedCall(*request), [&] {
       HKV_CHECK(flying_.size() < depth_);
+      request->fixed = moves(*request) && run_of(request->pieces) == request->pieces.size();
       Flying flying{request, ++now_, {}, false};
       if (!dead_) {
         flying.fault = take_fault(calls_.size() - 1, only_of(request->op));
@@ -249,6 +252,20 @@ class SimulatedIo final : public Io {
       }
       if (changed_.wait_until(guard, end) == std::cv_status::timeout && !woken_) return 0;
     }
+  }
+  // Takes every arena, and fixes what lies in one whole.
+  bool add_arena(void* data, std::size_t bytes) override {
+    const auto from = reinterpret_cast<std::uintptr_t>(data);
+    return at_once([&] { return arenas_.emplace(from, from + bytes).second; });
+  }
+  void drop_arena(void* data) override {
+    at_once([&] { HKV_CHECK(arenas_.erase(reinterpret_cast<std::uintptr_t>(data)) == 1); });
+  }
+  std::size_t fixed_run(std::span<const iovec> pieces) const override {
+    return at_once([&] { return run_of(pieces); });
+  }
+  std::size_t arenas() const {
+    return at_once([&] { return arenas_.size(); });
   }
   void wake() override {
     at_once([&] {
@@ -324,6 +341,21 @@ class SimulatedIo final : public Io {
     return nullptr;
   }
 
+  std::size_t run_of(std::span<const iovec> pieces) const {
+    std::uintptr_t from = 0, to = 0;
+    std::size_t count = 0;
+    for (const iovec& piece : pieces) {
+      const auto at = reinterpret_cast<std::uintptr_t>(piece.iov_base);
+      if (count == 0) {
+        const auto after = arenas_.upper_bound(at);
+        if (after == arenas_.begin()) break;
+        std::tie(from, to) = *std::prev(after);
+      }
+      if (at < from || at >= to || piece.iov_len > to - at) break;
+      ++count;
+    }
+    return count;
+  }
   SimulatedDisk::Inode inode_of(FileId file) const {
     const auto at = static_cast<std::size_t>(file);
     return at < files_.size() ? files_[at] : SimulatedDisk::no_inode;
@@ -443,6 +475,7 @@ class SimulatedIo final : public Io {
   std::vector<SimulatedDisk::Inode> files_;  // by FileId; 0: closed
   std::vector<bool> readable_only_;
   std::deque<Flying> flying_;
+  std::map<std::uintptr_t, std::uintptr_t> arenas_;  // from, to
   std::uint64_t now_ = 0;
   std::vector<SimulatedFault> faults_;
   Choose choose_;

@@ -53,6 +53,40 @@ std::unique_ptr<contract::TierWorld> contract::make_world(const WorldOptions& op
   return std::make_unique<StackedMemories>(options, kind == 1);
 }
 
+HKV_TEST("an arena of a stack is one of each of its tiers, or of none") {
+  const auto fast = memory(), slow = memory();
+  TierStack stack({fast, slow});
+  AlignedMemory mine(4 * 4096);
+  std::byte* const at = mine.data();
+  const auto arenas = [&] { return std::make_pair(fast->usage().arenas, slow->usage().arenas); };
+  const auto both = [](std::uint64_t n) { return std::make_pair(n, n); };
+  EXPECT_EQ(stack.add_arena(at, 8192), Status::Ok);
+  EXPECT(arenas() == both(1));
+  // A tier that has an arena of its own there keeps it, also when the stack's goes.
+  EXPECT_EQ(slow->add_arena(at + 8192, 4096), Status::Ok);
+  EXPECT_EQ(stack.add_arena(at + 8192, 8192), Status::Ok);
+  EXPECT(arenas() == std::make_pair(std::uint64_t{2}, std::uint64_t{2}));
+  EXPECT_EQ(stack.drop_arena(at + 8192), Status::Ok);
+  EXPECT(arenas() == std::make_pair(std::uint64_t{1}, std::uint64_t{2}));
+  EXPECT_EQ(slow->drop_arena(at + 8192), Status::Ok);
+  // One of them still uses it (somebody asked it meanwhile): then all have it.
+  slow->freeze();
+  const Part part{at, 100, {}};
+  PutItem item;
+  item.key = sample(1).key;
+  item.parts = {&part, 1};
+  BatchId batch{};
+  EXPECT_EQ(static_cast<Tier&>(*slow).put({&item, 1}, never, batch), Status::Ok);
+  EXPECT_EQ(stack.drop_arena(at), Status::Busy);
+  EXPECT(arenas() == both(1));
+  EXPECT_EQ(stack.usage().arenas, 1u);
+  slow->thaw();
+  EXPECT(slow->drain(never));
+  EXPECT_EQ(stack.drop_arena(at), Status::Ok);
+  EXPECT(arenas() == both(0));
+  EXPECT_EQ(stack.usage().arenas, 0u);
+}
+
 // ---- what it is made of -------------------------------------------------------------------------
 
 HKV_TEST("a stack is of two tiers or more, each there and once") {
