@@ -40,7 +40,7 @@ void DiskStore::release_memory() {
   HKV_CHECK(closed());
   free_pieces_.clear();
   pieces_.clear();
-  copy_read_.memory = {};
+  for (auto& copy : copies_) copy->memory = {};
   stock_.clear();
 }
 
