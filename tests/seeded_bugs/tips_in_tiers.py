@@ -77,15 +77,6 @@ BUGS = [
         "history alone: a tip that failed",
     ),
     Bug(
-        "tip of a prompt without planes",
-        "a tip in the first unit is judged by planes that were never made",
-        TIPS,
-        "s.groups[g].ours.size() >= tip.unit / group.block_units) continue;",
-        "s.groups[g].ours.size() >= 0) continue;",
-        TEST,
-        "a tip inside a block of several units",
-    ),
-    Bug(
         "listings without a bound",
         "what a look-up costs grows with the prompt",
         TIPS,
