@@ -42,7 +42,7 @@ BUGS = [
         "((std::uint64_t{1} << rest_bits) - 1 - rest);",
         "(rest - rest);",
         TEST,
-        "a use of what continues a block",
+        "what the tier has a copy of",
     ),
     Bug(
         "copies of states passed over",

@@ -197,7 +197,8 @@ HKV_TEST("usability: a tip that its branch has passed by goes before an older en
 
 HKV_TEST("usability: of what was used about as long ago, what the tier has a copy of makes room first") {
   transfer_world::World w({transfer_world::group("kv", 0, Rule::Prefix, 0, 24)});
-  const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001);
+  const auto older = w.keys(16, 1), copied = w.keys(16, 1001), third = w.keys(16, 2001),
+             newer = w.keys(16, 3001);
   const auto here = [&](const std::shared_ptr<const KeyChain>& keys) {
     std::string text;
     for (std::int64_t block = 0; block < 4; ++block) text += usable(w.phase(*keys, 0, block)) ? '1' : '0';
@@ -206,13 +207,18 @@ HKV_TEST("usability: of what was used about as long ago, what the tier has a cop
   const auto wait_a_while = [&] {
     for (int i = 0; i < 100; ++i) w.look(third);
   };
-  for (const auto& keys : {older, copied, third}) w.write(keys);
+  for (const auto& keys : {older, copied, third, newer}) w.write(keys);
   w.store(copied, {});
   wait_a_while();
   EXPECT_EQ(w.cache.make_room(0, 3), 3);
   EXPECT_EQ(here(older), std::string("1111"));
   EXPECT_EQ(here(copied), std::string("1000"));  // suffix before prefix
   EXPECT_EQ(w.phase(*copied, 0, 3), Phase::TierOnly);
+  // Then the oldest of those that are only here.
+  EXPECT_EQ(w.cache.make_room(0, 2), 2);
+  EXPECT_EQ(here(copied), std::string("0000"));
+  EXPECT_EQ(here(older), std::string("1110"));
+  EXPECT_EQ(here(newer), std::string("1111"));
 }
 
 HKV_TEST("usability: what was used much later stays, copied or not") {
