@@ -111,7 +111,10 @@ py::dict counters(const CacheBox& box) {
                                                           {"leaks", kLeaks},
                                                           {"quarantined", kQuarantined},
                                                           {"published", kPublished},
-                                                          {"retired", kRetired}};
+                                                          {"retired", kRetired},
+                                                          {"staged_to_host_bytes", kStagedToHost},
+                                                          {"staged_to_device_bytes", kStagedToDevice},
+                                                          {"copy_failures", kCopyFailures}};
   py::dict result;
   for (const auto& [name, which] : names) result[name] = c.read(which);
   py::list false_hits, lost_tokens;

@@ -30,9 +30,15 @@ Key128 key_from(const py::bytes& bytes) {
 }
 
 void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, const py::bytes& block,
-            const py::bytes& boundary, const py::bytes& identity) {
+            const py::bytes& boundary, const py::bytes& identity, std::size_t staging_bytes) {
+  TierLink link;
+  link.tier = &tier->here();
+  link.block_format = key_from(block);
+  link.boundary_format = key_from(boundary);
+  link.identity = key_from(identity);
+  link.staging_bytes = staging_bytes;
   box.tier = tier;
-  box.cache.attach({&tier->here(), key_from(block), key_from(boundary), key_from(identity)});
+  box.cache.attach(link);
 }
 
 // Behind a fork the reports of the tier are the parent's: whoever comes here from the child is refused.
@@ -51,12 +57,13 @@ TransferOptions options_from(double timeout_s, bool durable, bool pinned, bool p
 }
 
 TransferBox offload(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
-                    const std::vector<std::int64_t>& boundaries, double timeout_s, bool durable,
-                    bool pinned) {
+                    const std::vector<std::int64_t>& boundaries, double timeout_s, bool durable, bool pinned,
+                    bool gated) {
   std::shared_ptr<Transfer> made;
   Transfers& transfers = transfers_of(*box);
-  without_gil(
-      [&] { made = transfers.offload(keys, boundaries, options_from(timeout_s, durable, pinned, false)); });
+  TransferOptions options = options_from(timeout_s, durable, pinned, false);
+  options.gated = gated;
+  without_gil([&] { made = transfers.offload(keys, boundaries, options); });
   return {box, made};
 }
 
@@ -95,7 +102,7 @@ py::tuple state(const TransferBox& self) {
   const TransferState s = self.box->cache.transfers().state_of(*self.transfer);
   return py::make_tuple(s.finished, s.cancelled, s.tokens, s.records, s.settled, s.ok, s.bytes_total,
                         s.bytes_moved, s.elsewhere, static_cast<int>(s.status), static_cast<int>(s.damage),
-                        s.failed_group, s.failed_block, s.left_out);
+                        s.failed_group, s.failed_block, s.left_out, s.device_error);
 }
 
 py::tuple outcome(const TransferBox& self) {
@@ -109,15 +116,20 @@ py::tuple outcome(const TransferBox& self) {
 void bind_transfer(py::module_& m) {
   py::class_<TransferBox>(m, "Transfer")
       .def("state", &state)
+      .def("open",
+           [](TransferBox& self) {
+             Transfers& transfers = transfers_of(*self.box);
+             without_gil([&] { transfers.open(*self.transfer); });
+           })
       .def("outcome", &outcome)
       .def("cancel", [](TransferBox& self) {
         Transfers& transfers = transfers_of(*self.box);
         without_gil([&] { transfers.cancel(*self.transfer); });
       });
   m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"),
-        py::arg("boundary_format"), py::arg("identity"));
+        py::arg("boundary_format"), py::arg("identity"), py::arg("staging_bytes"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
-        py::arg("durable"), py::arg("pinned"));
+        py::arg("durable"), py::arg("pinned"), py::arg("gated") = false);
   m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("boundaries"),
         py::arg("ends"), py::arg("timeout_s"));
   m.def("flush", &flush, py::arg("cache"), py::arg("timeout_s"));
@@ -153,9 +165,9 @@ void bind_transfer(py::module_& m) {
   m.def(
       "wait_transfers",
       [](CacheBox& box, double seconds) {
-        without_gil([&] {
-          box.tier->here().wait(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
-        });
+        Transfers& transfers = transfers_of(box);
+        without_gil(
+            [&] { transfers.wait(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9))); });
       },
       py::arg("cache"), py::arg("seconds"));
   m.def("live_transfers", [](const CacheBox& box) { return box.cache.transfers().live(); }, py::arg("cache"));

@@ -70,6 +70,7 @@ void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host) {
   memory_[g].bind(std::move(arrays), host);
   misaligned_[g] = memory_[g].misaligned(layout_.groups[g]);
   any_host_pool_ |= host;
+  if (transfers_ != nullptr) transfers_->pool_bound(group);
 }
 
 FormatId HybridCache::format_id(const Digest16& fingerprint) {

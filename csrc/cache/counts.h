@@ -39,6 +39,9 @@ enum Count : int {
   kQuarantined,
   kPublished,
   kRetired,
+  kStagedToHost,                                         // bytes
+  kStagedToDevice,                                       // bytes
+  kCopyFailures,                                         // records
   kNotAdmitted,                                          // [Refusal]
   kEager = kNotAdmitted + refusal_count,                 // [EagerReason]
   kRestores = kEager + eager_count,                      // [Moved][kind], pages

@@ -42,7 +42,7 @@ std::shared_ptr<Transfer> Transfers::offload_new(const std::shared_ptr<const Key
 }
 
 std::shared_ptr<Transfer> Transfers::offload_begun(const std::shared_ptr<const KeyChain>& keys,
-                                                   const TransferOptions& options) const {
+                                                   const TransferOptions& options) {
   check_pools();
   auto transfer = std::make_shared<Transfer>();
   transfer->kind = TransferKind::Offload;
@@ -78,15 +78,6 @@ std::int64_t Transfers::history_below(std::int64_t tokens) const {
   const Layout& layout = cache_.layout_;
   const std::int64_t probe_tokens = layout.probe_units * layout.unit_tokens;
   return probe_tokens == 0 ? 0 : tokens / probe_tokens * probe_tokens;
-}
-
-void Transfers::check_pools() const {
-  for (std::size_t g = 0; g < cache_.layout_.groups.size(); ++g) {
-    const PoolMemory& memory = cache_.memory_[g];
-    if (memory.bound() && memory.host()) continue;
-    throw Error(ErrorCode::ArgumentError, "pools[" + cache_.layout_.groups[g].name + "]",
-                "a pool bound to host memory", memory.bound() ? "device memory" : "none");
-  }
 }
 
 bool Transfers::records_history_at(std::int64_t unit) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/hint.h"
+#include "kernels/cuda_api.h"
 #include "layout/group.h"
 #include "layout/key_chain.h"
 #include "tier/tier.h"
@@ -17,6 +18,8 @@ struct TierLink {
   Tier* tier = nullptr;
   Key128 block_format, boundary_format;  // fingerprints of what the records of this spec look like
   Key128 identity;                       // for people who look into a store
+  std::size_t staging_bytes = std::size_t{128} << 20;  // host memory for pages of device pools on their way
+  const CudaLibrary* cuda = nullptr;                   // nullptr: the driver that is installed
 
   RecordKey record(RecordKind kind, Key128 digest) const {
     return {digest, kind == RecordKind::Block ? block_format : boundary_format, kind};

@@ -10,15 +10,20 @@
 //  2. A page of a restore is published only in the step that settles its record Ok, and all pages of a record together:
 //     pages of B first. A record that timed out keeps its pages, private, until the tier lets go.
 //  3. Records are sent in prefix order, so that a tier never holds a block without those before it.
+//  4. Of a record with parts in device pools the tier knows the place in host memory alone: an offload is sent once its
+//     copy there is over, a restore lands, which is copied to its pages, once the tier has verified it there. A copy that
+//     is under way holds the record's pages and its place, whatever becomes of the record meanwhile.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "block/store.h"
 #include "cache/fill.h"
+#include "cache/page_staging.h"
 #include "layout/key_chain.h"
 #include "tier/tier.h"
 
@@ -31,6 +36,7 @@ struct TransferOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(10);  // of each record, from when it is sent
   bool durable = false;  // of an offload: done once it survives a power cut
   bool pinned = false;   // of an offload: the tier keeps it as long as it can
+  bool gated = false;    // of an offload: no page is read before it is opened
 };
 
 // What offloads came to: records and bytes that are stored, and by its status each record that is not.
@@ -51,7 +57,7 @@ struct Transfer {
     std::size_t entry;
   };
   struct Record {
-    enum class State : std::uint8_t { Waiting, Sent, Late, Settled };
+    enum class State : std::uint8_t { Waiting, Sent, Landing, Late, Settled };
     RecordKey key;
     Key128 parent;
     std::int64_t tokens = 0;
@@ -62,6 +68,9 @@ struct Transfer {
     std::vector<Page> pages;
     std::vector<std::pair<int, std::int64_t>> blocks;  // (group, own block), for reports
     std::int64_t bytes = 0;
+    bool placed = false;                  // its parts are where a tier may reach them, or will be
+    bool copying = false;                 // on their way between device and host
+    std::unique_ptr<StagedParts> staged;  // the place of those in device pools
     TierStatus status = TierStatus::Ok;  // once settled
   };
   // A length asked for, and the records of this transfer that it needs: from the listing on where it is a tip. None where
@@ -92,6 +101,7 @@ struct Transfer {
   TierStatus status = TierStatus::Ok;  // of the first record that failed
   Damage damage = Damage::None;
   std::int64_t failed_record = -1;
+  std::string device_error;  // what the driver said of a copy that failed
 };
 
 // What became of the lengths asked for, and of pages.
@@ -113,6 +123,7 @@ struct TransferState {
   int failed_group = -1;
   std::int64_t failed_block = -1;
   std::vector<std::int64_t> left_out;
+  std::string device_error;
 };
 
 }  // namespace hkv

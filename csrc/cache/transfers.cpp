@@ -11,8 +11,6 @@
 namespace hkv {
 namespace {
 
-// Of one transfer at a time in the tier: enough to keep a device busy, little enough that others get their turn.
-constexpr std::int64_t most_bytes_in_flight = std::int64_t{64} << 20;
 constexpr std::size_t most_records_in_flight = 256;
 
 }  // namespace
@@ -29,7 +27,7 @@ Transfers::~Transfers() {
   }
   // The tier still writes into pages, or reads them, until it says otherwise.
   while (live() != 0) {
-    if (poll() == 0) cache_.link_.tier->wait(std::chrono::milliseconds(50));
+    if (poll() == 0) wait(std::chrono::milliseconds(50));
   }
 }
 
@@ -49,11 +47,11 @@ std::int64_t Transfers::poll_locked() {
   for (;;) {
     const std::size_t n = cache_.link_.tier->poll(reports);
     for (std::size_t i = 0; i < n; ++i) {
-      take(reports[i]);
-      settled += reports[i].late ? 0 : 1;
+      settled += take(reports[i]) ? 1 : 0;
     }
     if (n < reports.size()) break;
   }
+  settled += end_copies();
   for (const auto& transfer : live_) send(transfer);
   std::erase_if(live_, [](const auto& transfer) { return transfer->finished; });
   return settled;
@@ -85,6 +83,8 @@ std::shared_ptr<Transfer> Transfers::flush(const TransferOptions& options) {
 // Sends records in order, as many as may be in the tier at a time. A full queue is tried again by the next poll.
 void Transfers::send(const std::shared_ptr<Transfer>& transfer) {
   std::vector<std::size_t> chosen;
+  if (transfer->options.gated) return;
+  stage(transfer);
   while (!transfer->finished && choose(*transfer, chosen) != 0) {
     BatchId batch{};
     const TierStatus taken = submit(*transfer, chosen, batch);
@@ -107,6 +107,7 @@ void Transfers::send(const std::shared_ptr<Transfer>& transfer) {
     transfer->sent += chosen.size();
     transfer->batches.push_back(batch);
     sent_.emplace(static_cast<std::uint64_t>(batch), Sent{transfer, chosen});
+    stage(transfer);
   }
 }
 
@@ -117,6 +118,7 @@ std::size_t Transfers::choose(const Transfer& transfer, std::vector<std::size_t>
   std::int64_t bytes = transfer.bytes_in_flight;
   const std::size_t in_flight = transfer.sent - transfer.settled;
   for (std::size_t i = transfer.sent; i < transfer.records.size(); ++i) {
+    if (!placed(transfer.records[i])) break;
     const std::int64_t next = transfer.records[i].bytes;
     const bool first = bytes == 0;
     if (in_flight + chosen.size() >= most_records_in_flight ||
@@ -157,9 +159,10 @@ TierStatus Transfers::submit(const Transfer& transfer, std::span<const std::size
 
 // ---- settling ----------------------------------------------------------------------------------
 
-void Transfers::take(const Done& done) {
+// Returns: whether it settled a record.
+bool Transfers::take(const Done& done) {
   const auto found = sent_.find(static_cast<std::uint64_t>(done.batch));
-  if (found == sent_.end()) return;  // of somebody who used the tier before
+  if (found == sent_.end()) return false;  // of somebody who used the tier before
   Transfer& transfer = *found->second.transfer;
   const std::size_t index = found->second.records[done.item];
   Transfer::Record& record = transfer.records[index];
@@ -167,12 +170,17 @@ void Transfers::take(const Done& done) {
     record.state = Transfer::Record::State::Settled;
     --transfer.late;
     release(transfer, record, false);
+  } else if (transfer.kind == TransferKind::Restore && done.status == TierStatus::Ok &&
+             record.staged != nullptr) {
+    land(found->second.transfer, index);
   } else {
     settle(transfer, index, done);
   }
+  const bool settled = !done.late && record.state != Transfer::Record::State::Landing;
   const auto& records = found->second.records;
   const bool over = std::all_of(records.begin(), records.end(), [&](std::size_t i) {
-    return transfer.records[i].state == Transfer::Record::State::Settled;
+    const Transfer::Record::State state = transfer.records[i].state;
+    return state == Transfer::Record::State::Settled || state == Transfer::Record::State::Landing;
   });
   const std::shared_ptr<Transfer> kept = found->second.transfer;
   if (over) {
@@ -180,6 +188,7 @@ void Transfers::take(const Done& done) {
     sent_.erase(found);
   }
   finish_if_over(*kept);
+  return settled;
 }
 
 void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) {
@@ -204,6 +213,7 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
     record.state = Transfer::Record::State::Late;
     ++transfer.late;
     if (!storing) make_private(transfer, record);
+    if (record.staged != nullptr) staging_->note_stuck(*record.staged);
     return;
   }
   release(transfer, record, ok);
@@ -222,7 +232,7 @@ void Transfers::note_written(Transfer& transfer, Transfer::Record& record, TierS
   since_flush_.bytes += record.bytes;
 }
 
-// The tier has let go of the record's pages.
+// The tier has let go of the record's pages, and so has every copy; a lost device may write them still.
 void Transfers::release(Transfer& transfer, Transfer::Record& record, bool ok) {
   if (transfer.kind == TransferKind::Flush) return;
   if (transfer.kind == TransferKind::Offload) {
@@ -230,9 +240,13 @@ void Transfers::release(Transfer& transfer, Transfer::Record& record, bool ok) {
   } else if (ok) {
     publish(transfer, record);
   } else {
+    const bool lost = record.staged != nullptr && record.staged->lost();
     for (const Transfer::Page& page : record.pages)
-      cache_.give_back(*transfer.fill, page.group, transfer.fill->entries[page.group][page.entry], false);
+      cache_.give_back(*transfer.fill, page.group, transfer.fill->entries[page.group][page.entry], lost);
   }
+  if (record.staged == nullptr) return;
+  staging_->give_back(*record.staged);
+  record.staged.reset();
 }
 
 // A block that cannot be had makes those above it useless: they are not asked for any more.
@@ -259,6 +273,11 @@ void Transfers::drop_waiting(Transfer& transfer) {
     note_written(transfer, record, TierStatus::Cancelled);
     ++transfer.sent;
     ++transfer.settled;
+    if (record.copying) {
+      record.state = Transfer::Record::State::Late;
+      ++transfer.late;
+      continue;
+    }
     release(transfer, record, false);
   }
 }
@@ -311,6 +330,7 @@ TransferState Transfers::state_of(const Transfer& transfer) const {
   for (const Transfer::Boundary& each : transfer.boundaries) {
     if (each.lack != Transfer::Boundary::Lack::Nothing) state.left_out.push_back(each.tokens);
   }
+  state.device_error = transfer.device_error;
   if (transfer.failed_record >= 0) {
     const auto& blocks = transfer.records[static_cast<std::size_t>(transfer.failed_record)].blocks;
     if (!blocks.empty())

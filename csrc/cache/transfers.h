@@ -5,7 +5,7 @@
 //
 // Thread safety: every operation on any thread, one at a time by a lock. It is never held while the tier does I/O, since
 // a tier's calls never wait for it; pages are published and given back under it, by steps that are lock-free.
-// Progress: waits for another call here, never for a device.
+// Progress: waits for another call here, never for a device: of pages in device pools copies are begun and asked after.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -18,6 +18,9 @@
 
 namespace hkv {
 
+// Of one transfer at a time on its way: enough to keep a device busy, little enough that others get their turn.
+inline constexpr std::int64_t most_bytes_in_flight = std::int64_t{64} << 20;
+
 class Transfers {
  public:
   explicit Transfers(HybridCache& cache) : cache_(cache) {}
@@ -27,7 +30,8 @@ class Transfers {
   // Effect: pins the whole units of the keys that are here and not in the tier yet, up to the first block that is
   // neither, and the states at those of `boundaries` (multiples of the step, and tips) that are complete; sends them in
   // prefix order. Each pin goes once its record is settled. Requires: keys from the start.
-  // Throws Error(ArgumentError): a boundary that is none, a group whose pool is not bound to host memory.
+  // Throws Error(ArgumentError): a boundary that is none; a pool that is not bound, or to memory that can be neither
+  // read nor copied (page_staging.h).
   std::shared_ptr<Transfer> offload(const std::shared_ptr<const KeyChain>& keys,
                                     std::span<const std::int64_t> boundaries, const TransferOptions& options);
   // The same for a prefix of which nothing below `since` tokens is new: what is looked at is what is new, and what of
@@ -52,10 +56,17 @@ class Transfers {
   // know. Returns: how many are asked for; 0 also where it has no room for the question now. Progress: as poll.
   std::int64_t ask(const KeyChain& keys, const TransferOptions& options) const;
 
+  // An offload that was made gated: its pages may be read from now on. Idempotent.
+  void open(Transfer& transfer);
   // Effect: what waits is not sent, what is queued in the tier is taken back; what moves goes on.
   void cancel(Transfer& transfer);
   // Takes what the tier reports and sends what waits. Returns: records settled.
   std::int64_t poll();
+  // Waits until poll has something to do, or the time is over. Progress: looks at copies every fifth of a millisecond.
+  void wait(std::chrono::nanoseconds at_most);
+  // The group's pool is bound anew. Effect: takes the host memory for its pages, if it can, since that is slow and this is
+  // the time for it. Requires: nothing else runs.
+  void pool_bound(int group);
   TransferState state_of(const Transfer& transfer) const;
   // Requires: finished.
   TransferOutcome outcome_of(const Transfer& transfer) const;
@@ -68,10 +79,22 @@ class Transfers {
   };
   std::int64_t poll_locked();
   void begin(const std::shared_ptr<Transfer>& transfer);
+  // staged_records.cpp
+  struct Copying {
+    std::shared_ptr<Transfer> transfer;
+    std::size_t record;
+  };
+  void check_pools();
+  PageStaging& staging();
+  void stage(const std::shared_ptr<Transfer>& transfer);
+  bool placed(const Transfer::Record& record) const;
+  void begin_copy(const std::shared_ptr<Transfer>& transfer, std::size_t index);
+  void land(const std::shared_ptr<Transfer>& transfer, std::size_t index);
+  std::int64_t end_copies();
+  bool end_copy(Transfer& transfer, std::size_t index);
   // offload.cpp
-  void check_pools() const;
   std::shared_ptr<Transfer> offload_begun(const std::shared_ptr<const KeyChain>& keys,
-                                          const TransferOptions& options) const;
+                                          const TransferOptions& options);
   std::int64_t list_history(Transfer& transfer, std::int64_t stored_unit) const;
   std::int64_t stored_unit(const KeyChain& keys) const;
   bool list_boundary(Transfer& transfer, std::int64_t tokens, std::int64_t history) const;
@@ -102,7 +125,7 @@ class Transfers {
   void send(const std::shared_ptr<Transfer>& transfer);
   std::size_t choose(const Transfer& transfer, std::vector<std::size_t>& chosen) const;
   TierStatus submit(const Transfer& transfer, std::span<const std::size_t> chosen, BatchId& batch) const;
-  void take(const Done& done);
+  bool take(const Done& done);
   void settle(Transfer& transfer, std::size_t index, const Done& done);
   void note_written(Transfer& transfer, Transfer::Record& record, TierStatus status);
   void release(Transfer& transfer, Transfer::Record& record, bool ok);
@@ -115,6 +138,8 @@ class Transfers {
   mutable std::mutex lock_;
   std::vector<std::shared_ptr<Transfer>> live_;
   std::unordered_map<std::uint64_t, Sent> sent_;  // by batch
+  std::unique_ptr<PageStaging> staging_;          // once a pool is no host pool
+  std::vector<Copying> copying_;                  // records with a copy under way
   Written since_flush_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only door to a CUDA device. Nothing links against CUDA: the driver's library is opened when first asked for.
+// Kernels on a CUDA device, through the driver that cuda_api.h opens.
 //
-// Thread safety: any thread. The first call opens the driver and loads the kernels, under a lock; what it found stays.
+// Thread safety: any thread. The first call loads the kernels, under a lock; what it found stays.
 // Invariants:
 // 1. A launch allocates nothing and waits for nothing, so it can be captured in a graph; a thread's first launch in a
 //    context is the exception, since it loads the code of the kernels.
@@ -21,7 +21,7 @@ struct CudaStatus {
   int driver_version = 0;  // 13000: 13.0; 0 where there is no driver
 };
 
-// Whether device kernels can be launched. HYBRIDKV_LIBCUDA in the environment names another library than libcuda.so.1.
+// Whether device kernels can be launched.
 // Progress: blocks while another thread opens the driver.
 const CudaStatus& cuda_status();
 

@@ -51,6 +51,10 @@ class HybridCache(CacheView, Tiered):
     tier_writes : {"none", "through", "back"}, optional
         Store prefixes in the tier without being asked: never; when a fill is published whole or a ticket is closed; or,
         in :meth:`poll`, once pages are short, those first that were written longest ago.
+    staging_bytes : int, optional
+        Page-locked host memory in which pages of pools on a CUDA device stop over on their way to the tier and back;
+        more only for a record that is larger. Taken when such a pool is bound, given back with the cache. Default:
+        128 MiB.
 
     Raises
     ------

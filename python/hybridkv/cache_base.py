@@ -48,6 +48,7 @@ class CacheBase(Uncopied):
         eviction: str = "usability",
         tier: Tier | None = None,
         tier_writes: str = "none",
+        staging_bytes: int = 128 << 20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(spec, CacheSpec):
@@ -78,11 +79,13 @@ class CacheBase(Uncopied):
         self._closed = False
         self.tier = tier
         self._tier_writes = TierWrites(tier_writes)
+        staging = count("staging_bytes", staging_bytes)
         if tier is not None:
             if not isinstance(tier, Tier):
                 raise ArgumentError("tier", "a Tier", type(tier).__name__)
             tier._lend(self)
-            _core.attach_tier(self._core, tier._core, *record_formats(spec), identity_fingerprint(spec.identity))
+            names = (*record_formats(spec), identity_fingerprint(spec.identity))
+            _core.attach_tier(self._core, tier._core, *names, staging)
 
     # -- pools -------------------------------------------------------------------------------------
 

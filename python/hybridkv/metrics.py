@@ -84,6 +84,10 @@ class Metrics:
         reads it) and those of a leaked fill (kept out of the pool until ``reset``).
     published, retired : int
         Pages.
+    staged_to_host_bytes, staged_to_device_bytes : int
+        Bytes copied from pools on CUDA devices on their way to the tier, and to them on their way back.
+    copy_failures : int
+        Records whose copy the device or its driver failed.
     not_admitted : mapping of str to int
         Requests that admission refused, by reason; see :meth:`HybridCache.admit <hybridkv.HybridCache.admit>`.
     eager : mapping of str to int
@@ -119,6 +123,9 @@ class Metrics:
     quarantined: int
     published: int
     retired: int
+    staged_to_host_bytes: int
+    staged_to_device_bytes: int
+    copy_failures: int
     not_admitted: Mapping[str, int]
     eager: Mapping[str, int]
     restores: Mapping[StateKind, MovedCounts]

@@ -58,6 +58,9 @@ class TransferResult:
     missed : mapping of int to str
         Lengths asked for that are not among ``boundaries``, and why: ``"states"`` where memory lacks a window, a state
         or a tip's page; ``"history"`` where it lacks a block below; else the name of the status that a record came to.
+    device_error : str
+        Empty, or what the CUDA driver said of a copy between a pool's device and the host that failed (``status`` is
+        UNAVAILABLE then, and the tier not to blame), or what asking for ``after`` raised (CANCELLED).
     """
 
     status: TierStatus
@@ -72,6 +75,7 @@ class TransferResult:
     tips: tuple[int, ...] = ()
     blocks: Mapping[str, int] = field(default_factory=dict, hash=False)
     missed: Mapping[int, str] = field(default_factory=dict, hash=False)
+    device_error: str = ""
 
     @property
     def ok(self) -> bool:

@@ -9,7 +9,9 @@ from contextlib import suppress
 
 from hybridkv import _core
 from hybridkv.arguments import flag, length
+from hybridkv.deferred import checked_event
 from hybridkv.errors import ArgumentError, TierError
+from hybridkv.gate import Gate
 from hybridkv.handles import Uncopied
 from hybridkv.holders import seconds
 from hybridkv.keys import BlockKeys
@@ -26,6 +28,7 @@ TIMEOUT_S = 10.0
 """Of each record of a transfer unless something else is said, from when it is sent."""
 
 _LOOK_AGAIN_S = 0.05  # another thread may have taken the report that a wait was for
+_LOOK_AT_EVENT_S = 0.001  # nothing tells of an event
 
 
 class Transfer(Uncopied):
@@ -35,10 +38,11 @@ class Transfer(Uncopied):
     give back pages, and send what waits. A transfer that is dropped goes on all the same, moved by ``cache.poll()``.
     """
 
-    def __init__(self, cache: Tiered, core: _core.Transfer, kind: str) -> None:
+    def __init__(self, cache: Tiered, core: _core.Transfer, kind: str, gate: Gate | None = None) -> None:
         self._cache = cache
         self._core = core
         self.kind = kind
+        self._gate = gate
 
     def done(self) -> bool:
         """Whether every record is settled, and every page with it.
@@ -47,6 +51,8 @@ class Transfer(Uncopied):
         -------
         bool
         """
+        if self._gate is not None:
+            self._gate.look()
         _core.poll_transfers(self._cache._core)
         return bool(self._core.state()[0])
 
@@ -79,7 +85,8 @@ class Transfer(Uncopied):
         """
         until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         while not self.done():
-            left = _LOOK_AGAIN_S if until is None else min(until - time.monotonic(), _LOOK_AGAIN_S)
+            most = _LOOK_AT_EVENT_S if self._gate is not None and self._gate.shut else _LOOK_AGAIN_S
+            left = most if until is None else min(until - time.monotonic(), most)
             if left <= 0:
                 raise TimeoutError(f"{self!r} is not done after {timeout} s")
             _core.wait_transfers(self._cache._core, left)
@@ -87,14 +94,19 @@ class Transfer(Uncopied):
 
     def cancel(self) -> None:
         """Send nothing more, and take back what the tier has not begun; the rest is still moved. Idempotent."""
+        if self._gate is not None:
+            self._gate.give_up()
         self._core.cancel()
 
     def _result(self) -> TransferResult:
-        _, _, tokens, records, _, ok, _, moved, elsewhere, status, damage, group, block, left_out = self._core.state()
+        state = self._core.state()
+        _, _, tokens, records, _, ok, _, moved, elsewhere, status, damage, group, block, left_out, device_error = state
+        if not device_error and self._gate is not None:
+            device_error = self._gate.error
         found = TierStatus(status)
         why = None
         if self.kind == "restore" and group >= 0 and found is not TierStatus.CANCELLED:
-            why = self._why(found, Damage(damage), group, block)
+            why = self._why(found, Damage(damage), group, block, device_error)
         boundaries, missed, blocks, *_ = self._core.outcome()
         lengths = tuple(sorted(boundaries))
         unit = self._cache.spec.unit_tokens
@@ -111,12 +123,14 @@ class Transfer(Uncopied):
             tuple(t for t in lengths if t % unit),
             {group.name: count for group, count in zip(self._cache.spec.groups, blocks, strict=True) if count},
             {length: LACKING[why] if why < 0 else TierStatus(why).name for length, why in sorted(missed)},
+            device_error,
         )
 
-    def _why(self, status: TierStatus, damage: Damage, group: int, block: int) -> Why:
+    def _why(self, status: TierStatus, damage: Damage, group: int, block: int, device_error: str) -> Why:
         name = self._cache.spec.groups[group].name
         foreign = damage is Damage.FORMAT
         said = status.name.lower() if damage is Damage.NONE else f"{status.name.lower()} ({damage.name.lower()})"
+        said = f"{said} ({device_error})" if device_error else said
         detail = f"the record of block {block} of {name!r} could not be loaded: {said}"
         check, code = (Check.ABI, "format") if foreign else (Check.INTEGRITY, "load")
         return Why(check, StateKind.DISK, name, block, code, detail)
@@ -137,11 +151,13 @@ class Tiered(Running):
         timeout_s: float = TIMEOUT_S,
         durable: bool = False,
         pinned: bool = False,
+        after: object = None,
     ) -> Transfer:
         """Store a prefix in the tier: its history, and the states at boundaries.
 
         Whole units from the start, up to the first that is neither here nor in the tier; what is in the tier is not
-        written again. Pages stay pinned until their record is stored, and usable all the while.
+        written again. Pages stay pinned until their record is stored, and usable all the while. Pages of pools on a
+        CUDA device are copied to host memory first, on a stream of the cache's own.
 
         Parameters
         ----------
@@ -157,6 +173,10 @@ class Tiered(Running):
             Done only once all of it survives a power cut.
         pinned : bool
             The tier keeps it as long as it can.
+        after : event, optional
+            Read no page before the event has passed, which :meth:`poll` and the transfer look at: for pages that were
+            published before what writes them had run. What was published ``after=`` an event needs none. Where the
+            event fails later, the transfer is cancelled and its result says so.
 
         Returns
         -------
@@ -166,8 +186,8 @@ class Tiered(Running):
         ------
         ArgumentError
             No tier, keys of another unit or a slice, a boundary outside the keys or that neither is a multiple of
-            ``spec.boundary_tokens`` nor ends inside a unit, a group whose pool is not bound to host memory, a time that
-            is none.
+            ``spec.boundary_tokens`` nor ends inside a unit, a pool that is not bound, or to memory that is neither
+            the host's nor a CUDA device's, a time that is none, no event.
         Closed
             The cache was closed.
         """
@@ -176,8 +196,12 @@ class Tiered(Running):
             chosen = self._kept_boundaries(core_keys, keys.tokens)
         else:
             chosen = sorted({length("boundaries", t) for t in boundaries})
+        event = checked_event(after)
         options = (duration(timeout_s), flag("durable", durable), flag("pinned", pinned))
-        return Transfer(self, _core.offload(self._core, core_keys, chosen, *options), "offload")
+        if event is None or event.query():
+            return Transfer(self, _core.offload(self._core, core_keys, chosen, *options), "offload")
+        core = _core.offload(self._core, core_keys, chosen, *options, gated=True)
+        return Transfer(self, core, "offload", Gate(self._deferred, core, event))
 
     def flush(self, timeout: float | None = None) -> FlushResult:
         """Wait until everything that was handed to the tier before survives a power cut.
@@ -305,8 +329,7 @@ class Tiered(Running):
         Raises
         ------
         ArgumentError
-            A plan that loads nothing or is of another cache, a ticket of another cache, a pool not bound to host
-            memory.
+            A plan that loads nothing or is of another cache, a ticket of another cache, a pool as in :meth:`offload`.
         OutOfPages
             No room; everything is as it was.
         Closed

@@ -20,6 +20,9 @@ class Place(Protocol):
     def get(self, array: Any) -> Array:
         """Return what stands there now, once all that was launched has ended."""
 
+    def write(self, array: Any, rows: Array, content: Array) -> None:
+        """Store rows of bytes there; it has happened on return."""
+
 
 class TorchDevice:
     """The current CUDA device of torch."""
@@ -45,6 +48,12 @@ class TorchDevice:
         torch.cuda.synchronize()
         return array.cpu().numpy()
 
+    def write(self, array: Any, rows: Array, content: Array) -> None:
+        import torch
+
+        array[torch.from_numpy(np.ascontiguousarray(rows)).cuda().long()] = torch.from_numpy(content.copy()).cuda()
+        torch.cuda.synchronize()
+
 
 class StandInArray:
     """A numpy array under ``__cuda_array_interface__``."""
@@ -63,6 +72,8 @@ class Rehearsal:
 
     def __init__(self, library: str) -> None:
         self._driver = ctypes.CDLL(library)
+        self._driver.fake_by_itself(ctypes.c_size_t(1 << 20))  # copies end as soon as somebody asks after them
+        self._kept: list[Array] = []  # what is registered is nothing else's memory later
 
     def put(self, array: Array) -> StandInArray:
         low, high = np.lib.array_utils.byte_bounds(array)
@@ -70,9 +81,13 @@ class Rehearsal:
         start = -raw.ctypes.data % 64
         there = np.ndarray(array.shape, array.dtype, raw.data, start, array.strides)
         there[...] = array
+        self._kept.append(raw)
         if raw.nbytes:
             self._driver.fake_register(ctypes.c_void_p(raw.ctypes.data), ctypes.c_size_t(raw.nbytes))
         return StandInArray(there)
 
     def get(self, array: StandInArray) -> Array:
         return array.array
+
+    def write(self, array: StandInArray, rows: Array, content: Array) -> None:
+        array.array[rows] = content

@@ -151,6 +151,7 @@ def run_checks(arguments: argparse.Namespace, began: float) -> int:
     """Run the checks of the package that has been taken."""
     import device_comparisons as comparisons
     import device_speed as speed
+    import device_tiers as tiers
     from device_places import Rehearsal, TorchDevice
 
     run = Run(Rehearsal(arguments.rehearse) if arguments.rehearse else TorchDevice(), began)
@@ -163,7 +164,12 @@ def run_checks(arguments: argparse.Namespace, began: float) -> int:
     run.check("fingerprint, CPU against CUDA", lambda: comparisons.fingerprint(place, rounds), 60)
     run.check("compress_tail, CPU against CUDA", lambda: comparisons.compress_tail(place, rounds), 60)
     run.check("ids out of range", lambda: comparisons.out_of_range(place), 10)
+    run.check("device pools to a disk tier and back", lambda: tiers.round_trip(place), 30)
+    run.check("host memory called a device's", lambda: tiers.refused(place), 10)
     if not few:
+        run.check("offload beside a running stream", tiers.beside_a_stream, 30)
+        run.check("offload beside a graph capture", tiers.beside_a_capture, 30)
+        run.check("offload and restore, GB/s", tiers.speed, 30)
         import device_torch_ops
 
         run.check("ops of torch, CPU against CUDA", device_torch_ops.ops, 60)

@@ -130,7 +130,7 @@ def test_the_device_checks_pass_on_the_stand_in(stand_in: Path) -> None:
     told = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     run = subprocess.run([*CHECKS, "--rehearse", str(stand_in)], env=told, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.count("| ok |") == 6
+    assert run.stdout.count("| ok |") == 8
 
 
 def test_the_device_checks_say_that_there_is_no_gpu() -> None:

@@ -40,6 +40,7 @@ class World {
       : cache(make_layout(unit, groups), blocks, std::vector<Digest16>(groups.size())) {
     for (std::size_t g = 0; g < groups.size(); ++g) {
       pools.emplace_back(static_cast<std::size_t>(groups[g].pages * groups[g].page_bytes));
+      bases.push_back(pools.back().data());
       cache.bind(static_cast<int>(g),
                  {{reinterpret_cast<std::uint64_t>(pools.back().data()), groups[g].page_bytes,
                    groups[g].page_bytes, 0}},
@@ -73,11 +74,9 @@ class World {
   }
   void forget(const KeyChain& keys) {
     evict(keys);
-    for (auto& pool : pools) std::fill(pool.begin(), pool.end(), std::uint8_t{0xEE});
+    for (std::size_t g = 0; g < pools.size(); ++g) std::memset(bases[g], 0xEE, pools[g].size());
   }
-  std::uint8_t* page(int g, PageId page) {
-    return pools[static_cast<std::size_t>(g)].data() + 64 * index(page);
-  }
+  std::uint8_t* page(int g, PageId page) { return bases[static_cast<std::size_t>(g)] + 64 * index(page); }
 
   Verdict match(const std::shared_ptr<const KeyChain>& keys, std::unique_ptr<Lease>& lease,
                 std::int64_t exactly = -1) {
@@ -107,7 +106,7 @@ class World {
       for (std::size_t block = 0; block < ids.size(); ++block) {
         if (ids[block] == none_u32) continue;
         for (int i = 0; i < 64; ++i)
-          EXPECT_EQ(page(g, PageId{ids[block]})[i], byte_of(keys, g, static_cast<std::int64_t>(block)));
+          EXPECT_EQ(+page(g, PageId{ids[block]})[i], +byte_of(keys, g, static_cast<std::int64_t>(block)));
       }
     }
   }
@@ -146,6 +145,7 @@ class World {
 
   HeldTier tier;
   std::vector<std::vector<std::uint8_t>> pools;
+  std::vector<std::uint8_t*> bases;  // where this program sees each pool
   HybridCache cache;
 };
 

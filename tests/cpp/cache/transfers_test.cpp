@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "cache/device_pool_cases.h"
 #include "cache/tip_transfers.h"
 #include "cache/transfer_world.h"
 #include "cache/write_through.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stand-in for libcuda.so.1: what the library asks of a driver, with kernels run under the harness of tests/cpp/simt.
+// A stand-in for libcuda.so.1: what the library asks of a driver, with kernels run under the harness of tests/cpp/simt,
+// and copies as in fake_cuda/copy_device.h.
 //
 // Device memory is host memory that a test has registered (fake_register). A fault of a kernel makes its launch fail
 // with the fault as the error's text. HKV_FAKE_INIT in the environment is what cuInit returns, HKV_FAKE_DEVICES how
@@ -12,30 +13,15 @@
 #include <thread>
 #include <type_traits>
 
+#include "fake_cuda/copy_device.h"
 #include "simt/device.h"
 
 #include "kernels/device_kernels.cuh"
 
-#define HKV_API extern "C" __attribute__((visibility("default")))
-
 namespace {
 
-using Handle = void*;
+using namespace hkv::fake_cuda;
 using hkv::simt::GlobalMemory;
-
-enum : int {
-  Success = 0,
-  InvalidValue = 1,
-  NoDevice = 100,
-  InvalidContext = 201,
-  NotFound = 500,
-  Fault = 719
-};
-
-int number_of(const char* name, int otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
 
 struct Kernel {
   const char* name;
@@ -45,47 +31,12 @@ struct Kernel {
 const Kernel kernels[] = {HKV_DEVICE_KERNELS(HKV_ENTRY)};
 #undef HKV_ENTRY
 
-int primary, library;  // their addresses are handles
-thread_local Handle current_context = nullptr;
-std::string fault = "no fault";
+int library;  // its address is a handle
 int launches = 0, loads_of_code = 0;
 Handle last_stream = nullptr;
 
 }  // namespace
 
-HKV_API int cuInit(unsigned) { return number_of("HKV_FAKE_INIT", Success); }
-HKV_API int cuDriverGetVersion(int* version) {
-  *version = 13000;
-  return Success;
-}
-HKV_API int cuGetErrorString(int result, const char** text) {
-  switch (result) {
-    case NoDevice: *text = "no CUDA-capable device is detected"; return Success;
-    case InvalidValue: *text = "invalid argument"; return Success;
-    case Fault: *text = fault.c_str(); return Success;
-    default: *text = nullptr; return InvalidValue;
-  }
-}
-HKV_API int cuDeviceGetCount(int* count) {
-  *count = number_of("HKV_FAKE_DEVICES", 1);
-  return Success;
-}
-HKV_API int cuDeviceGet(int* device, int number) {
-  *device = number;
-  return number < number_of("HKV_FAKE_DEVICES", 1) ? Success : InvalidValue;
-}
-HKV_API int cuDevicePrimaryCtxRetain(Handle* context, int) {
-  *context = &primary;
-  return Success;
-}
-HKV_API int cuCtxGetCurrent(Handle* context) {
-  *context = current_context;
-  return Success;
-}
-HKV_API int cuCtxSetCurrent(Handle context) {
-  current_context = context;
-  return Success;
-}
 HKV_API int cuLibraryLoadData(Handle* loaded, const void* image, void*, void**, unsigned, void*, void**,
                               unsigned) {
   std::uint32_t magic;
@@ -104,11 +55,11 @@ HKV_API int cuLibraryGetKernel(Handle* found, Handle, const char* name) {
 HKV_API int cuKernelGetFunction(Handle* function, Handle kernel) {
   ++loads_of_code;
   *function = kernel;
-  return current_context == nullptr ? InvalidContext : Success;
+  return current_context() == nullptr ? InvalidContext : Success;
 }
 HKV_API int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned,
                            unsigned, unsigned, Handle stream, void** arguments, void** extra) {
-  if (current_context == nullptr) return InvalidContext;
+  if (current_context() == nullptr) return InvalidContext;
   if (x == 0 || y != 1 || z != 1 || threads == 0 || threads > 1024 || extra != nullptr) return InvalidValue;
   ++launches;
   last_stream = stream;
@@ -121,6 +72,7 @@ HKV_API int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, 
 
 HKV_API void fake_register(const void* start, std::size_t bytes) {
   GlobalMemory::instance().add(start, bytes, true);
+  copy_device().add(const_cast<void*>(start), bytes, CopyDevice::Kind::Device, 0);
 }
 HKV_API int fake_launches() { return launches; }
 HKV_API int fake_loads_of_code() { return loads_of_code; }
