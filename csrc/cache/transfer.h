@@ -71,7 +71,7 @@ struct Transfer {
     bool placed = false;                  // its parts are where a tier may reach them, or will be
     bool copying = false;                 // on their way between device and host
     std::unique_ptr<StagedParts> staged;  // the place of those in device pools
-    TierStatus status = TierStatus::Ok;  // once settled
+    TierStatus status = TierStatus::Ok;   // once settled
   };
   // A length asked for, and the records of this transfer that it needs: from the listing on where it is a tip. None where
   // it was in the tier, or needs none.
