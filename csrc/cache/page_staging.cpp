@@ -50,13 +50,17 @@ void PageStaging::forget(std::size_t group) {
   if (group < devices_.size()) devices_[group].clear();
 }
 
-PageStaging::Taken PageStaging::take(std::span<Part> parts, std::span<const PoolMemory> memory, bool patient,
-                                     StagedParts& staged, std::string& error) {
+PageStaging::Taken PageStaging::take(std::span<Part> parts, std::span<const std::size_t> room,
+                                     std::span<const PoolMemory> memory, bool patient, StagedParts& staged,
+                                     std::string& error) {
   std::size_t bytes = 0;
   int device = -1;
+  const auto bytes_of = [&](const Part& part) {
+    return room.empty() ? part.bytes : room[static_cast<std::size_t>(&part - parts.data())];
+  };
   for (const Part& part : parts) {
     if (!on_device(part, memory)) continue;
-    bytes += part.bytes;
+    bytes += bytes_of(part);
     if (device < 0) device = device_of(part, memory[part.label.group]);
   }
   if (bytes == 0) return Taken::Unneeded;
@@ -75,7 +79,7 @@ PageStaging::Taken PageStaging::take(std::span<Part> parts, std::span<const Pool
   std::byte* to = staged.place;
   for (Part& part : parts) {
     if (!on_device(part, memory)) continue;
-    const CopyRun run{reinterpret_cast<std::uint64_t>(part.data), to, part.bytes,
+    const CopyRun run{reinterpret_cast<std::uint64_t>(part.data), to, bytes_of(part),
                       device_of(part, memory[part.label.group])};
     CopyRun* const last = staged.runs.empty() ? nullptr : &staged.runs.back();
     if (last != nullptr && last->device == run.device &&
@@ -85,7 +89,7 @@ PageStaging::Taken PageStaging::take(std::span<Part> parts, std::span<const Pool
       staged.runs.push_back(run);
     }
     part.data = to;
-    to += part.bytes;
+    to += run.bytes;
   }
   return Taken::Yes;
 }

@@ -54,11 +54,12 @@ class PageStaging {
   void forget(std::size_t group);
 
   enum class Taken : std::uint8_t { Unneeded, Yes, Later, Never };
-  // Effect: gives the parts that lie in device pools a place, and lets them point there. Requires: check passed for every
-  // group of the parts. Returns: Later where others must give back first; Never where nobody will, with `error` where
+  // Effect: gives the parts that lie in device pools a place, and lets them point there. `room`, one a part or empty: so
+  // many bytes there, and copied, where a part is followed by bytes that its caller writes. Requires: check passed for
+  // every group of the parts; room is no less than the part. Returns: Later where others must give back first; Never where nobody will, with `error` where
   // the driver gave no memory. Progress: as DeviceCopies::take_memory the first time, then takes no memory.
-  Taken take(std::span<Part> parts, std::span<const PoolMemory> memory, bool patient, StagedParts& staged,
-             std::string& error);
+  Taken take(std::span<Part> parts, std::span<const std::size_t> room, std::span<const PoolMemory> memory,
+             bool patient, StagedParts& staged, std::string& error);
   // Requires: no copy of it is moving.
   void begin(StagedParts& staged, CopyWay way);
   // The tier keeps the place beyond the record's time.

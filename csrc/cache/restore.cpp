@@ -96,18 +96,24 @@ void Transfers::list_records(Transfer& transfer) {
 }
 
 // Of a tip's page the record has the attested rows alone: what stood behind them is of another owner of the page.
+void Transfers::clear_unattested(const Group& group, std::uint32_t rows, std::byte* piece,
+                                 std::int64_t bytes) {
+  if (rows == 0 || group.row_bytes == 0) return;
+  const std::int64_t end = group.footer_offset < 0 ? bytes : std::min(group.footer_offset, bytes);
+  const std::int64_t kept = std::min<std::int64_t>(rows * group.row_bytes, end);
+  std::memset(piece + kept, 0, static_cast<std::size_t>(end - kept));
+}
+
 void Transfers::clear_unattested(int group, const Fill::Entry& entry) const {
   const Group& g = cache_.layout_.groups[group];
-  if (entry.rows == 0 || g.row_bytes == 0) return;
   const PoolMemory& memory = cache_.memory_[static_cast<std::size_t>(group)];
+  if (!memory.host()) return;  // cleared on its way there
   for (std::int64_t array = 0; array < memory.rows(); ++array) {
     const std::int64_t layers = memory.layers_in(g, array), piece = memory.bytes_of_page(array) / layers;
-    const std::int64_t end = g.footer_offset < 0 ? piece : std::min(g.footer_offset, piece);
-    const std::int64_t kept = std::min<std::int64_t>(entry.rows * g.row_bytes, end);
     for (std::int64_t layer = 0; layer < layers; ++layer) {
       const std::uint64_t from =
-          memory.address(array, index(entry.page)) + static_cast<std::uint64_t>(layer * piece + kept);
-      std::memset(reinterpret_cast<void*>(from), 0, static_cast<std::size_t>(end - kept));
+          memory.address(array, index(entry.page)) + static_cast<std::uint64_t>(layer * piece);
+      clear_unattested(g, entry.rows, reinterpret_cast<std::byte*>(from), piece);
     }
   }
 }

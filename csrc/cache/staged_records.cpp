@@ -85,7 +85,9 @@ void Transfers::stage(const std::shared_ptr<Transfer>& transfer) {
     if (record.placed) continue;
     auto staged = std::make_unique<StagedParts>();
     std::string error;
-    const PageStaging::Taken taken = staging_->take(record.parts, cache_.memory_, patient, *staged, error);
+    const std::vector<std::size_t> room = storing ? std::vector<std::size_t>() : room_of(record);
+    const PageStaging::Taken taken =
+        staging_->take(record.parts, room, cache_.memory_, patient, *staged, error);
     if (taken == PageStaging::Taken::Later) return;
     if (taken == PageStaging::Taken::Never) {
       transfer->device_error = error;
@@ -100,6 +102,22 @@ void Transfers::stage(const std::shared_ptr<Transfer>& transfer) {
   }
 }
 
+// What the parts of a record that is restored take in their pages: of a tip's page all of it.
+std::vector<std::size_t> Transfers::room_of(const Transfer::Record& record) const {
+  std::vector<std::size_t> out;
+  for (const Part& part : record.parts) {
+    const bool partial = part.label.rows != 0;
+    out.push_back(partial ? static_cast<std::size_t>(piece_bytes(part.label)) : part.bytes);
+  }
+  return out;
+}
+
+std::int64_t Transfers::piece_bytes(const PartLabel& label) const {
+  const PoolMemory& memory = cache_.memory_[label.group];
+  const std::int64_t array = memory.rows() == 1 ? 0 : label.layer;
+  return memory.bytes_of_page(array) / memory.layers_in(cache_.layout_.groups[label.group], array);
+}
+
 void Transfers::begin_copy(const std::shared_ptr<Transfer>& transfer, std::size_t index) {
   Transfer::Record& record = transfer->records[index];
   const bool storing = transfer->kind == TransferKind::Offload;
@@ -110,7 +128,13 @@ void Transfers::begin_copy(const std::shared_ptr<Transfer>& transfer, std::size_
 
 // The tier has verified the record where it is: it is copied to its pages, which are published when that is over.
 void Transfers::land(const std::shared_ptr<Transfer>& transfer, std::size_t index) {
-  transfer->records[index].state = Transfer::Record::State::Landing;
+  Transfer::Record& record = transfer->records[index];
+  for (const Part& part : record.parts) {
+    if (cache_.memory_[part.label.group].host()) continue;  // cleared in its page
+    clear_unattested(cache_.layout_.groups[part.label.group], part.label.rows,
+                     static_cast<std::byte*>(part.data), piece_bytes(part.label));
+  }
+  record.state = Transfer::Record::State::Landing;
   begin_copy(transfer, index);
 }
 

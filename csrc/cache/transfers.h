@@ -89,6 +89,8 @@ class Transfers {
   void stage(const std::shared_ptr<Transfer>& transfer);
   bool placed(const Transfer::Record& record) const;
   void begin_copy(const std::shared_ptr<Transfer>& transfer, std::size_t index);
+  std::vector<std::size_t> room_of(const Transfer::Record& record) const;
+  std::int64_t piece_bytes(const PartLabel& label) const;
   void land(const std::shared_ptr<Transfer>& transfer, std::size_t index);
   std::int64_t end_copies();
   bool end_copy(Transfer& transfer, std::size_t index);
@@ -121,6 +123,7 @@ class Transfers {
   void make_private(Transfer& transfer, Transfer::Record& record);
   void publish(Transfer& transfer, Transfer::Record& record);
   void clear_unattested(int group, const Fill::Entry& entry) const;
+  static void clear_unattested(const Group& group, std::uint32_t rows, std::byte* piece, std::int64_t bytes);
   // transfers.cpp
   void send(const std::shared_ptr<Transfer>& transfer);
   std::size_t choose(const Transfer& transfer, std::vector<std::size_t>& chosen) const;

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 import hybridkv as hk
 from hybridkv.errors import ArgumentError, Busy
-from transfer_world import World
+from transfer_world import PAGE, UNIT, World, expected, spec
 
 GROUPS = ("kv", "idx", "swa", "tail")
 AT_ONCE = 1 << 20  # operations that a question after an event gets done: all of them
@@ -113,6 +113,30 @@ def disk_round_trip() -> None:
             assert metrics.copy_failures == 0
             world.close()
             tier.close()
+
+
+def a_tip_comes_back_with_zeros_behind_its_rows() -> None:
+    """Where rows are declared a tip stores its own alone; on the device the rest is zeros, whatever was there."""
+    driver().fake_by_itself(AT_ONCE)
+    row = PAGE // UNIT
+    for groups, layered in ((GROUPS, True), (GROUPS, False), (("kv",), True)):
+        tier = hk.MemoryTier(1 << 20)
+        world = DeviceWorld(tier, groups, layered=layered, of=spec(row_bytes=row))
+        keys = world.keys(4 * UNIT + 1)
+        world.write(keys)
+        assert world.cache.offload(keys).result(timeout=60).tips == (keys.tokens,)
+        world.forget(keys)
+        assert world.restore(keys.tokens + 1).result(timeout=60).tokens == keys.tokens
+        lease = world.cache.match(keys, limit=keys.tokens + 1).lease
+        assert lease is not None
+        page = int(lease.page_ids("swa")[-1])
+        found = world.page("swa", page).reshape(2, PAGE)
+        wanted = expected(keys, world.spec.groups[2], 4, keys.tokens).reshape(2, PAGE)
+        assert np.array_equal(found[:, :row], wanted[:, :row])
+        assert not found[:, row:].any()
+        lease.release()
+        world.close()
+        tier.close()
 
 
 def nothing_is_published_before_its_copy() -> None:
@@ -304,6 +328,7 @@ CASES = {
     function.__name__: function
     for function in (
         disk_round_trip,
+        a_tip_comes_back_with_zeros_behind_its_rows,
         nothing_is_published_before_its_copy,
         after_an_event,
         after_an_event_that_fails,
