@@ -25,7 +25,7 @@ import hybridkv as hk
 from transfer_world import World
 
 path, prefixes, region = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-tier = hk.DiskTier(path, 16 * region, region_bytes=region)
+tier = hk.DiskTier(path, 32 * region, region_bytes=region)  # room for all: nothing is evicted
 world = World(tier)
 for number in range(prefixes):
     keys = world.keys(16, first=1000 * number + 1)
@@ -41,7 +41,7 @@ while True:
 """
 
 
-def disk(path: Path, regions: int = 16, region: int = REGION, **options: Any) -> hk.DiskTier:
+def disk(path: Path, regions: int = 32, region: int = REGION, **options: Any) -> hk.DiskTier:
     return hk.DiskTier(path, regions * region, region_bytes=region, **options)
 
 
