@@ -11,6 +11,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -269,6 +270,9 @@ class HybridCache {
   bool here_at(const Snapshot& s, int group, std::int64_t tokens) const;
   bool foreign_in_place(const Snapshot& s, int group, std::int64_t tokens) const;
   std::int64_t obtainable_tokens(const MatchScratch& scratch) const;
+  // Effect: calls `use` with what a match would find; without a tier not at all.
+  void judge_restorable(const KeyChain& keys, std::int64_t limit,
+                        const std::function<void(const Question&, MatchScratch&, const Verdict&)>& use);
   std::int64_t restorable_above(const Question& question, MatchScratch& scratch, std::int64_t above) const;
   void note_restorable(const Question& question, MatchScratch& scratch, std::int64_t undropped,
                        Verdict& verdict) const;

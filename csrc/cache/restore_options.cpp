@@ -35,17 +35,24 @@ class MissingHistory {
   std::vector<Next> next_;
 };
 
-// Pages of states that a resume at the length needs and that are not here: in the boundary record, or to be computed
-// again.
+// Pages that a resume exactly at the length needs and that are not here: in the boundary record, or to be computed again.
+// Of a tip those are its partial pages too, history's with them.
 template <class IsMissing>
 void count_states(const Layout& layout, std::uint8_t left_out, IsMissing&& is_missing,
                   RestoreOption& option) {
   for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
     const Group& group = layout.groups[static_cast<std::size_t>(g)];
-    if (group.prefix()) continue;
-    const BlockSpan need = needed_blocks(group.coverage, layout.block_tokens(group), option.tokens);
+    const std::int64_t block_tokens = layout.block_tokens(group);
+    if (group.prefix()) {
+      option.pages[static_cast<std::size_t>(g)] += option.tokens % block_tokens != 0 ? 1 : 0;
+      continue;
+    }
+    const BlockSpan need = needed_blocks(group.coverage, block_tokens, option.tokens);
     std::int64_t missing = 0;
-    for (std::int64_t block = need.from; block < need.to; ++block) missing += is_missing(g, block) ? 1 : 0;
+    for (std::int64_t block = need.from; block < need.to; ++block) {
+      const bool partial = (block + 1) * block_tokens > option.tokens;
+      missing += partial || is_missing(g, block) ? 1 : 0;
+    }
     if (missing == 0) continue;
     if (group.rebuildable && (left_out & left_out_flag(layout, g)) != 0) {
       option.resume_tokens =
@@ -60,20 +67,20 @@ void count_states(const Layout& layout, std::uint8_t left_out, IsMissing&& is_mi
 
 std::vector<RestoreOption> HybridCache::restore_options(const KeyChain& keys, std::int64_t limit) {
   std::vector<RestoreOption> options;
-  if (link_.tier == nullptr) return options;
-  Question question;
-  question.keys = &keys;
-  question.limit = limit;
-  question.formats = spec_formats_;
-  std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
-  search(question, *scratch);
-  const Verdict verdict = judge(question, *scratch);
-  const std::int64_t step = layout_.step_tokens();
-  for (std::int64_t t = verdict.restore_tokens; t > verdict.usable_tokens; t -= step) {
-    if (restorable_at(question, *scratch, t)) options.push_back({t, {}, t});
-  }
-  spare_scratch_.put(std::move(scratch));
-  std::reverse(options.begin(), options.end());
+  judge_restorable(keys, limit, [&](const Question& question, MatchScratch& scratch, const Verdict& verdict) {
+    const auto add = [&](std::int64_t t) {
+      if (t > verdict.usable_tokens && restorable_at(question, scratch, t)) options.push_back({t, {}, t});
+    };
+    for (const Tip& tip : scratch.snapshot.tips) {
+      if (tip.tokens <= verdict.restore_tokens) add(tip.tokens);
+    }
+    const std::int64_t step = layout_.step_tokens();
+    for (std::int64_t t = verdict.restore_tokens / step * step; t > verdict.usable_tokens; t -= step) add(t);
+  });
+  const auto by_tokens = [](const RestoreOption& a, const RestoreOption& b) { return a.tokens < b.tokens; };
+  std::sort(options.begin(), options.end(), by_tokens);
+  const auto same = [](const RestoreOption& a, const RestoreOption& b) { return a.tokens == b.tokens; };
+  options.erase(std::unique(options.begin(), options.end(), same), options.end());
   const auto is_missing = [&](int g, std::int64_t block) {
     std::int64_t tip_unit = -1;
     const Sighting seen = store_.table().find(key_of_block(keys, g, block, tip_unit));
@@ -84,8 +91,7 @@ std::vector<RestoreOption> HybridCache::restore_options(const KeyChain& keys, st
   for (RestoreOption& option : options) {
     option.pages.assign(layout_.groups.size(), 0);
     history.count(option.tokens, is_missing, option.pages);
-    const RecordKey boundary =
-        link_.record(RecordKind::Boundary, keys.keys()[option.tokens / layout_.unit_tokens - 1]);
+    const RecordKey boundary = link_.record(RecordKind::Boundary, key_at(layout_, keys, option.tokens));
     const Presence stored = link_.tier->look(boundary);
     count_states(layout_, stored.answer == Presence::Answer::Here ? stored.flags : 0xFF, is_missing, option);
   }

@@ -125,16 +125,25 @@ std::int64_t HybridCache::restorable_above(const Question& question, MatchScratc
 }
 
 std::int64_t HybridCache::restorable(const KeyChain& keys, std::int64_t limit) {
-  if (link_.tier == nullptr) return 0;
+  std::int64_t tokens = 0;
+  judge_restorable(keys, limit, [&](const Question&, MatchScratch&, const Verdict& verdict) {
+    tokens = verdict.restore_tokens;
+  });
+  return tokens;
+}
+
+void HybridCache::judge_restorable(
+    const KeyChain& keys, std::int64_t limit,
+    const std::function<void(const Question&, MatchScratch&, const Verdict&)>& use) {
+  if (link_.tier == nullptr) return;
   Question question;
   question.keys = &keys;
   question.limit = limit;
   question.formats = spec_formats_;
   std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
   search(question, *scratch);
-  const Verdict verdict = judge(question, *scratch);
+  use(question, *scratch, judge(question, *scratch));
   spare_scratch_.put(std::move(scratch));
-  return verdict.restore_tokens;
 }
 
 // `undropped`: the largest usable length, of which a draft head's drop is taken. Records are in the spec's formats: who

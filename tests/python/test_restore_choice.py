@@ -76,6 +76,22 @@ def test_a_tier_that_is_quick_restores_the_longest(tier: hk.MemoryTier) -> None:
     world.expect_idle()
 
 
+def test_a_tip_is_weighed_beside_the_boundaries_below_it(tier: hk.MemoryTier) -> None:
+    world = World(tier, cost=model(1e9))
+    keys = world.keys(66)
+    world.write(keys)
+    assert world.cache.offload(keys, boundaries=[16, 64, 66]).result(10).tips == (66,)
+    world.cache.evict(keys)
+    plan = match(world, keys).plan
+    assert plan.restore_tokens == 66 and plan.choice is not None
+    listed = {one.candidate.tokens: one.candidate.load_bytes for one in plan.choice.estimates}
+    assert listed == {0: 0, 16: 4 * BLOCK + STATES, 64: 16 * BLOCK + STATES, 66: 17 * BLOCK + STATES}
+    done = world.cache.restore(plan).result(10)
+    assert done.ok and done.bytes == plan.choice.candidate.load_bytes
+    assert world.reuse(keys) == 66
+    world.expect_idle()
+
+
 def test_computing_that_is_quicker_is_said_to_be(tier: hk.MemoryTier) -> None:
     world, keys = stored(tier, model(100.0))
     verdict = match(world, keys)
