@@ -39,7 +39,7 @@ Digest16 digest_from(const py::handle& bytes) {
 
 // (name, kind, rule, parameter, block_units, pages, page_bytes, layers, tokens_per_row, row_bytes,
 //  rows_per_page, alignment, page_stride, in_step_with, rebuildable, fingerprint, footer_offset,
-//  replay_tokens)
+//  replay_tokens, rows_in_order)
 Group group_from(const py::tuple& t) {
   Group g;
   g.name = t[0].cast<std::string>();
@@ -58,6 +58,7 @@ Group group_from(const py::tuple& t) {
   g.rebuildable = t[14].cast<bool>();
   g.footer_offset = t[16].cast<std::int64_t>();
   g.replay_tokens = t[17].cast<std::int64_t>();
+  g.rows_in_order = t[18].cast<bool>();
   return g;
 }
 

@@ -15,6 +15,7 @@ std::shared_ptr<Transfer> Transfers::offload(const std::shared_ptr<const KeyChai
   const std::lock_guard guard(lock_);
   const std::int64_t history = list_history(*transfer, 0);
   for (const std::int64_t t : boundaries) list_boundary(*transfer, t, history);
+  add_sync(*transfer);
   begin(transfer);
   return transfer;
 }
@@ -94,6 +95,12 @@ Key128 Transfers::parent_of(const KeyChain& keys, std::int64_t unit) const {
   return at == 0 ? Key128{} : keys.keys()[at - 1];
 }
 
+// Whether the tier has a record as lastingly as a put of it would make it: of a stack, the slowest tier.
+bool Transfers::is_stored(Key128 digest, RecordKind kind) const {
+  return cache_.ask_tier(digest, kind) == TierAnswer::Here &&
+         cache_.link_.tier->look_lasting(cache_.link_.record(kind, digest)).answer == Presence::Answer::Here;
+}
+
 // The last unit whose block record the tier has, and so all below it. Cost: a look for each block behind it.
 std::int64_t Transfers::stored_unit(const KeyChain& keys) const {
   const Layout& layout = cache_.layout_;
@@ -101,7 +108,7 @@ std::int64_t Transfers::stored_unit(const KeyChain& keys) const {
   std::int64_t unit = keys.end_unit() / layout.probe_units * layout.probe_units;
   for (; unit > 0; unit -= layout.probe_units) {
     if (!records_history_at(unit)) continue;
-    if (cache_.ask_tier(keys.keys()[unit - 1], RecordKind::Block) == TierAnswer::Here) break;
+    if (is_stored(keys.keys()[unit - 1], RecordKind::Block)) break;
   }
   return unit;
 }
@@ -117,8 +124,7 @@ std::int64_t Transfers::list_history(Transfer& transfer, std::int64_t stored_uni
     if (!records_history_at(unit)) continue;
     const Key128 key = transfer.keys->keys()[unit - 1];
     if (key == Key128{}) break;  // an engine's own hash that names nothing
-    const TierAnswer answer = cache_.ask_tier(key, RecordKind::Block);
-    if (answer != TierAnswer::Here) {
+    if (!is_stored(key, RecordKind::Block)) {
       if (!add_block(transfer, unit, parent_of(*transfer.keys, unit - 1))) break;
     } else {
       cache_.link_.tier->touch(cache_.link_.record(RecordKind::Block, key));
@@ -126,6 +132,14 @@ std::int64_t Transfers::list_history(Transfer& transfer, std::int64_t stored_uni
     reached = unit * layout.unit_tokens;
   }
   return reached;
+}
+
+// A tier's own flush behind everything else of an offload that is to survive a power cut: what was in the tier already may
+// not be durable yet.
+void Transfers::add_sync(Transfer& transfer) const {
+  if (!transfer.options.durable) return;
+  transfer.records.emplace_back();
+  transfer.records.back().is_sync = true;
 }
 
 bool Transfers::add_block(Transfer& transfer, std::int64_t unit, Key128 parent) const {
@@ -156,7 +170,7 @@ bool Transfers::add_boundary(Transfer& transfer, std::int64_t tokens) const {
   record.parent = parent_of(keys, tokens / layout.unit_tokens);
   record.tokens = tokens;
   record.flags = tip ? tip_flag : std::uint8_t{0};
-  if (cache_.ask_tier(record.key.digest, RecordKind::Boundary) == TierAnswer::Here) {
+  if (is_stored(record.key.digest, RecordKind::Boundary)) {
     cache_.link_.tier->touch(record.key);
     if (tip) add_listing(transfer, record);
     return true;
@@ -205,8 +219,7 @@ void Transfers::add_listing(Transfer& transfer, const Transfer::Record& tip) con
   Transfer::Record record;
   record.key = cache_.link_.record(RecordKind::Boundary,
                                    listing_key(*transfer.keys, unit, tip.tokens % layout.unit_tokens));
-  if (cache_.ask_tier(record.key.digest, RecordKind::Boundary) == TierAnswer::Here)
-    return cache_.link_.tier->touch(record.key);
+  if (is_stored(record.key.digest, RecordKind::Boundary)) return cache_.link_.tier->touch(record.key);
   record.parent = tip.parent;
   record.tokens = unit * layout.unit_tokens;
   record.flags = listing_flag;
@@ -287,8 +300,8 @@ void Transfers::add_parts(Transfer::Record& record, int group, std::int64_t bloc
 
 // Bytes of a piece of a page that its part has: `rows` of 0 are the whole page.
 std::int64_t Transfers::stored_bytes(const Group& group, std::uint32_t rows, std::int64_t piece) {
-  if (rows == 0 || group.row_bytes == 0 || group.footer_offset >= 0) return piece;
-  return std::min<std::int64_t>(piece, rows * group.row_bytes);
+  if (rows == 0 || group.ordered_row_bytes() == 0 || group.footer_offset >= 0) return piece;
+  return std::min<std::int64_t>(piece, rows * group.ordered_row_bytes());
 }
 
 void Transfers::unpin(Transfer::Record& record, bool copied) const {

@@ -186,7 +186,7 @@ void HybridCache::take_fingerprint(int group, PageId page) {
   PageRecord& record = store_.pool(group)[page];
   const std::int64_t rows = record.attested_rows.load();
   // Of a partial page only its first rows are attested; where rows do not lie one after another, none can be told.
-  if (!memory.host() || (rows != 0 && g.row_bytes == 0)) return;
+  if (!memory.host() || (rows != 0 && g.ordered_row_bytes() == 0)) return;
   const std::int64_t bytes = memory.attested_bytes(g, rows);
   const Stretch sample = sample_of(bytes, record.handouts.load());
   record.fingerprint.store(memory.fingerprint(g, index(page), rows, 0, bytes));

@@ -12,7 +12,7 @@ namespace hkv {
 PoolMemory::Segments PoolMemory::segments(const Group& g, const PoolArray& array, std::int64_t rows) const {
   const std::int64_t count = arrays_.size() == 1 && rows > 0 ? g.layers : 1;
   const std::int64_t bytes = array.page_bytes / count;
-  return {count, bytes, rows > 0 ? std::min(bytes, rows * g.row_bytes) : bytes};
+  return {count, bytes, rows > 0 ? std::min(bytes, rows * g.ordered_row_bytes()) : bytes};
 }
 
 std::int64_t PoolMemory::attested_bytes(const Group& g, std::int64_t rows) const {

@@ -98,9 +98,9 @@ void Transfers::list_records(Transfer& transfer) {
 // Of a tip's page the record has the attested rows alone: what stood behind them is of another owner of the page.
 void Transfers::clear_unattested(const Group& group, std::uint32_t rows, std::byte* piece,
                                  std::int64_t bytes) {
-  if (rows == 0 || group.row_bytes == 0) return;
+  if (rows == 0 || group.ordered_row_bytes() == 0) return;
   const std::int64_t end = group.footer_offset < 0 ? bytes : std::min(group.footer_offset, bytes);
-  const std::int64_t kept = std::min<std::int64_t>(rows * group.row_bytes, end);
+  const std::int64_t kept = std::min<std::int64_t>(rows * group.ordered_row_bytes(), end);
   std::memset(piece + kept, 0, static_cast<std::size_t>(end - kept));
 }
 

@@ -69,6 +69,7 @@ struct Transfer {
     std::vector<std::pair<int, std::int64_t>> blocks;  // (group, own block), for reports
     std::int64_t bytes = 0;
     bool placed = false;                  // its parts are where a tier may reach them, or will be
+    bool is_sync = false;                 // of no pages: the tier's own flush
     bool copying = false;                 // on their way between device and host
     std::unique_ptr<StagedParts> staged;  // the place of those in device pools
     TierStatus status = TierStatus::Ok;   // once settled

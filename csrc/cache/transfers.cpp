@@ -69,7 +69,8 @@ std::shared_ptr<Transfer> Transfers::flush(const TransferOptions& options) {
   auto transfer = std::make_shared<Transfer>();
   transfer->kind = TransferKind::Flush;
   transfer->options = options;
-  transfer->records.emplace_back();  // of no pages: the tier's own flush
+  transfer->records.emplace_back();
+  transfer->records.back().is_sync = true;
   const std::lock_guard guard(lock_);
   for (const auto& each : live_) {
     if (each->kind == TransferKind::Offload) transfer->awaited.push_back(each);
@@ -120,6 +121,10 @@ std::size_t Transfers::choose(const Transfer& transfer, std::vector<std::size_t>
   for (std::size_t i = transfer.sent; i < transfer.records.size(); ++i) {
     if (!placed(transfer.records[i])) break;
     const std::int64_t next = transfer.records[i].bytes;
+    if (transfer.records[i].is_sync) {  // alone, once all before it have their status
+      if (chosen.empty() && transfer.settled == i) chosen.push_back(i);
+      break;
+    }
     const bool first = bytes == 0;
     if (in_flight + chosen.size() >= most_records_in_flight ||
         (!first && bytes + next > most_bytes_in_flight))
@@ -134,7 +139,7 @@ TierStatus Transfers::submit(const Transfer& transfer, std::span<const std::size
                              BatchId& batch) const {
   Tier& tier = *cache_.link_.tier;
   const Deadline deadline = TierClock::now() + transfer.options.timeout;
-  if (transfer.kind == TransferKind::Flush) return tier.flush(deadline, batch);
+  if (transfer.records[chosen.front()].is_sync) return tier.flush(deadline, batch);
   if (transfer.kind == TransferKind::Restore) {
     std::vector<GetItem> items;
     for (const std::size_t i : chosen) items.push_back({transfer.records[i].key, transfer.records[i].parts});
@@ -200,7 +205,7 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
   record.state = Transfer::Record::State::Settled;
   note_written(transfer, record, done.status);
   if (ok) {
-    ++transfer.ok;
+    transfer.ok += transfer.kind == TransferKind::Flush || !record.is_sync ? 1 : 0;
     transfer.bytes_moved += record.bytes;
     const Count base = storing ? kOffloads : kRestores;
     count_pages(base, Moved::Successes, record);
@@ -222,8 +227,10 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
 // What a flush will tell of.
 void Transfers::note_written(Transfer& transfer, Transfer::Record& record, TierStatus status) {
   record.status = status;
-  if (transfer.kind == TransferKind::Flush) transfer.written = std::exchange(since_flush_, {});
-  if (transfer.kind != TransferKind::Offload) return;
+  const bool heard =
+      status != TierStatus::Timeout && status != TierStatus::Cancelled;  // else its caller gave up
+  if (transfer.kind == TransferKind::Flush && heard) transfer.written = std::exchange(since_flush_, {});
+  if (transfer.kind != TransferKind::Offload || record.is_sync) return;
   if (status != TierStatus::Ok) {
     ++since_flush_.failed[static_cast<std::size_t>(status)];
     return;
@@ -319,8 +326,9 @@ TransferState Transfers::state_of(const Transfer& transfer) const {
   state.finished = transfer.finished;
   state.cancelled = transfer.cancelled;
   state.tokens = transfer.tokens;
-  state.records = std::ssize(transfer.records);
-  state.settled = static_cast<std::int64_t>(transfer.settled);
+  const bool synced = transfer.kind == TransferKind::Offload && transfer.options.durable;
+  state.records = std::ssize(transfer.records) - (synced ? 1 : 0);
+  state.settled = std::min(static_cast<std::int64_t>(transfer.settled), state.records);
   state.ok = static_cast<std::int64_t>(transfer.ok);
   state.bytes_total = transfer.bytes_total;
   state.bytes_moved = transfer.bytes_moved;

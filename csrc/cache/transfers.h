@@ -114,6 +114,8 @@ class Transfers {
                  std::uint32_t rows) const;
   static std::int64_t stored_bytes(const Group& group, std::uint32_t rows, std::int64_t piece);
   Key128 parent_of(const KeyChain& keys, std::int64_t unit) const;
+  bool is_stored(Key128 digest, RecordKind kind) const;
+  void add_sync(Transfer& transfer) const;
   bool records_history_at(std::int64_t unit) const;
   // restore.cpp
   std::vector<Selection> needed_for(const KeyChain& keys, std::int64_t tokens) const;

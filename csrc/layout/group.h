@@ -25,8 +25,11 @@ struct Group {
   std::int64_t page_stride = 0;     // 0: any
   std::int64_t footer_offset = -1;  // of a page, where its format has a footer
   int in_step_with = -1;            // group that it indexes
-  bool rebuildable = false;         // may be computed again instead of stored; does not coarsen the step
-  std::int64_t replay_tokens = 0;   // tokens to compute again for that; 0: what the rule implies is enough
+  bool rows_in_order = true;  // rows lie one after another from the first byte of a layer's piece of the page
+  bool rebuildable = false;   // may be computed again instead of stored; does not coarsen the step
+  std::int64_t replay_tokens = 0;  // tokens to compute again for that; 0: what the rule implies is enough
+  // Of rows that can be told apart in a page that holds some; 0: none can.
+  std::int64_t ordered_row_bytes() const { return rows_in_order ? row_bytes : 0; }
   bool prefix() const { return coverage.rule == Rule::Prefix; }
 };
 

@@ -169,6 +169,8 @@ class Tier {
 
   // What is known of a key without I/O. Progress: wait-free for the disk tier; as the derived class says.
   virtual Presence look(const RecordKey& key) const;
+  // The same of what a put may be spared for: what the tier has as lastingly as a put would make it. Progress: as look.
+  virtual Presence look_lasting(const RecordKey& key) const { return look(key); }
   // Says that a record was of use without a get of it, so that reclaim spares it. Progress: as look.
   virtual void touch(const RecordKey& key);
 

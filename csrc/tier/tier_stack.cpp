@@ -54,6 +54,10 @@ Presence TierStack::look(const RecordKey& key) const {
   return best;
 }
 
+Presence TierStack::look_lasting(const RecordKey& key) const {
+  return engine_->lanes.back()->tier->look_lasting(key);
+}
+
 void TierStack::touch(const RecordKey& key) {
   for (const auto& lane : engine_->lanes) lane->tier->touch(key);
 }

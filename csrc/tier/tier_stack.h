@@ -56,7 +56,7 @@ struct StackCounts {
 // all the same, as a copy, until a faster tier evicts it.
 // remove: of all. The last failure, else Ok where any had the record, else Miss. flush: of all durable tiers, of the slowest
 // where none is. probe: as get. close: closes the tiers, the fastest first.
-// look: Here before OtherFormat before Unknown before Absent.
+// look: Here before OtherFormat before Unknown before Absent. look_lasting: the slowest tier's; what the others hold is copies.
 // arenas: registered with every tier, but one that has an arena of its own there keeps that.
 // usage: records, bytes, capacity, fixed arenas and what is known of puts are the slowest tier's, of which the others
 // hold copies;
@@ -71,6 +71,7 @@ class TierStack final : public Tier {
 
   TierCaps caps() const override;
   Presence look(const RecordKey& key) const override;
+  Presence look_lasting(const RecordKey& key) const override;
   void touch(const RecordKey& key) override;
 
   std::size_t tiers() const;

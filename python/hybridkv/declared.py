@@ -91,6 +91,7 @@ def described(spec: CacheSpec, pages: Mapping[str, int]) -> list[tuple[object, .
                 group.fingerprint,
                 -1 if footer is None else footer,
                 group.replay_tokens or 0,
+                group.rows_in_order,
             )
         )
     return rows

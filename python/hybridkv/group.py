@@ -68,7 +68,9 @@ class CacheGroup:
     block_tokens : int, optional
         Tokens of the group's own block, a multiple of the unit. Default: the unit, filled in by the spec.
     row_bytes : int, optional
-        Bytes of one row of one layer. Default: rows are not told apart, pages are counted whole.
+        Bytes of one row of one layer. Rows lie one after another from the first byte of the layer's page, unless
+        ``parts`` or the format's ``scale_placement`` says that they do not: a page that holds keys and then values has
+        two parts. Default: rows are not told apart, pages are counted whole.
     rows_per_page : int, optional
         Rows that a page holds. Default: those of the whole block; for ``Checkpoint`` one row, the state. A
         window page may hold fewer, the trailing rows that a boundary needs. ``Checkpoint(every=n)`` with n
@@ -154,6 +156,13 @@ class CacheGroup:
     def layer_count(self) -> int:
         """Number of layers; no layers named count as one."""
         return max(1, len(self.layers))
+
+    @property
+    def rows_in_order(self) -> bool:
+        """Whether the rows of a layer's page lie one after another from its first byte: then some can be told apart."""
+        inline = self.format is None or self.format.scale_placement in (None, "inline")
+        footer = self.format is not None and self.format.footer_offset is not None
+        return self.parts is None and (inline or footer)
 
     @property
     def total_page_bytes(self) -> int:

@@ -8,16 +8,16 @@ from hybridkv.group import CacheGroup
 from hybridkv.identity import Identity
 from hybridkv.spec import CacheSpec
 
-RECORD_LAYOUT = 1
+RECORD_LAYOUT = 2
 """Version of how pages become parts of a record; changes with csrc/cache/offload.cpp alone."""
 
 
 def record_formats(spec: CacheSpec) -> tuple[bytes, bytes]:
     """Return the fingerprints of block records and of boundary records, 16 bytes each.
 
-    What is in them: of every group whose pages the record holds its place in the spec, name, format, block and the
-    sizes of its parts. Of a boundary also those of history, since its states were computed over it; of a block nothing
-    of windows and states, so that history outlives a change of theirs.
+    What is in them: of every group whose pages the record holds its place in the spec, name, format, block, the sizes
+    of its parts, and its rows, of which a tip's record has some. Of a boundary also those of history, since its states
+    were computed over it; of a block nothing of windows and states, so that history outlives a change of theirs.
     """
     groups = list(enumerate(spec.groups))
     history = [(place, group) for place, group in groups if group.coverage.rule == 0]
@@ -41,5 +41,6 @@ def _fingerprint(kind: str, groups: list[tuple[int, CacheGroup]]) -> bytes:
             ("coverage", (group.coverage.rule, group.coverage.parameter)),
             ("block", group.block_tokens),
             ("sizes", sizes),
+            ("rows", (group.row_bytes, group.rows_per_page, group.tokens_per_row, group.rows_in_order)),
         ]
     return framed_digest("hybridkv.record", items)

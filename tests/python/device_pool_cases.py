@@ -282,8 +282,9 @@ def dropped_while_it_copies() -> None:
 def refused_by_name() -> None:
     """Memory that is neither the host's nor a device's, and a machine without a driver."""
     kinds = {1: "managed memory", 2: "memory of the host", 3: "does not know"}
+    worlds = []  # all are kept: the stand-in knows memory by its address
     for kind, got in kinds.items():
-        world = DeviceWorld(hk.MemoryTier(1 << 20), ())
+        worlds.append(world := DeviceWorld(hk.MemoryTier(1 << 20), ()))
         pool = world.pools["swa"][1]
         if kind != 3:
             driver().fake_call(pool.ctypes.data, pool.nbytes, kind)

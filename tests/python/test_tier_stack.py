@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import hybridkv as hk
 from hybridkv.tiers import Answer, GetItem, StackCounts
 from tier_support import Asker, DictTier, key, pages, parts, record, room
+from transfer_world import World
 
 
 def memory() -> hk.MemoryTier:
@@ -121,3 +123,24 @@ def test_close_closes_the_tiers_and_a_collected_stack_is_closed() -> None:
     gc.collect()
     with pytest.raises(hk.Closed):
         slow.flush()
+
+
+def test_a_copy_above_does_not_pass_for_what_is_stored(tmp_path: Path) -> None:
+    disk = hk.DiskTier(tmp_path, 4 << 16, region_bytes=1 << 16)
+    with hk.TierStack([hk.MemoryTier(8 << 20), disk]) as tier:
+        world = World(tier)
+        keys = world.keys(16)
+        world.write(keys)
+        first = world.cache.offload(keys, durable=True).result(10)
+        for number in range(1, 60):
+            if disk.usage().reclaimed > 2 * first.records:
+                break
+            others = world.keys(16, first=1000 * number)
+            world.write(others)
+            assert world.cache.offload(others, durable=True).result(10).ok
+            world.cache.evict(others)
+        again = world.cache.offload(keys, durable=True).result(10)
+        assert again.ok and again.records == first.records
+        world.cache.close()
+    with hk.DiskTier(tmp_path, 4 << 16, region_bytes=1 << 16) as alone:
+        assert World(alone).cache.match(keys, limit=17).plan.restore_tokens == 16

@@ -177,3 +177,35 @@ def test_write_through_never_walks_the_prefix(hand: str, tmp_path: Path, monkeyp
         plan = world.cache.restorable(world.keys(60))
         assert plan is not None and plan.restore_tokens == 54
         world.cache.close()
+
+
+def test_what_a_tier_knew_already_is_durable_too_once_it_is_said_to_be() -> None:
+    with DictTier(durable=True) as tier:
+        world = World(tier)
+        keys = world.keys(16)
+        world.write(keys)
+        assert world.cache.offload(keys).result(10).ok
+        before = tier.synced
+        again = world.cache.offload(keys, durable=True).result(10)
+        assert again.ok and again.records == 0 and again.boundaries
+        assert tier.synced == before + 1
+        world.cache.close()
+
+
+def test_a_flush_that_nobody_waited_for_takes_no_loss_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError("no")
+
+    with DictTier(durable=True) as tier:
+        world = World(tier)
+        keys = world.keys(16)
+        world.write(keys)
+        monkeypatch.setattr(tier, "store", broken)
+        assert not world.cache.offload(keys).result(10).ok
+        tier.gate.clear()
+        with pytest.raises(TimeoutError):
+            world.cache.flush(0.05)
+        tier.gate.set()
+        with pytest.raises(hk.TierError, match="records"):
+            world.cache.flush(10)
+        world.cache.close()

@@ -13,7 +13,7 @@ from hybridkv import cli
 from hybridkv.tiers import Store
 from store_support import call, flip
 from tier_support import DictTier
-from transfer_world import UNIT, World
+from transfer_world import PAGE, UNIT, World, spec
 
 MIB = 1 << 20
 
@@ -185,3 +185,29 @@ def test_inspect_and_verify_name_tips(tmp_path: Path, capsys: pytest.CaptureFixt
     assert code == 1 and [record["is"] for record in document["damaged"]] == ["tip"]
     assert cli.main(["verify", str(tmp_path)]) == 1
     assert f"boundary (tip) {tip.hex()}, 18 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["parts", "scales behind the rows"])
+def test_a_tip_of_pages_whose_rows_lie_otherwise_comes_back_whole(tmp_path: Path, how: str) -> None:
+    if how == "parts":
+        changes: dict[str, Any] = {"parts": {"k": PAGE, "v": PAGE}}
+    else:
+        changes = {"format": hk.KvFormat("rows", "uint8", scale_placement="page_footer")}
+    of = spec(row_bytes=PAGE // UNIT, **changes)
+    with disk(tmp_path) as tier:
+        store_tip(tier, of=of)
+    with disk(tmp_path) as tier:
+        world = World(tier, of=of)
+        brought_back(world, world.keys(23), 18)
+
+
+def test_a_tip_stored_with_other_rows_is_one_of_another_format(tmp_path: Path) -> None:
+    with disk(tmp_path) as tier:
+        store_tip(tier)
+    with disk(tmp_path) as tier:
+        store_tip(tier, of=spec(row_bytes=PAGE // UNIT))  # is not taken for one that is there
+    with disk(tmp_path) as tier:
+        world = World(tier, of=spec(row_bytes=PAGE // UNIT))
+        plan = world.cache.match(world.keys(23)).plan
+        assert plan is not None and plan.restore_tokens == 18
+        assert world.cache.restore(plan).result(10).ok

@@ -190,13 +190,4 @@ BUGS = [
         "        if event is None or event.query() is not None:\n",
         CASES,
     ),
-    Bug(
-        "tail left on the device",
-        "a tip's page on a device keeps what stood behind the rows that the record has",
-        STAGED,
-        "if (cache_.memory_[part.label.group].host()) continue;  // cleared in its page",
-        "continue;",
-        CASES,
-        "zeros_behind_its_rows",
-    ),
 ]

@@ -93,13 +93,4 @@ BUGS = [
         "    return sorted(candidates, key=order, reverse=True)[: _MOST - 1]\n",
         f"{TEST}::test_of_many_the_same_is_chosen_as_of_all",
     ),
-    Bug(
-        "tips not weighed",
-        "only aligned lengths are options",
-        OPTIONS,
-        "if (tip.tokens <= verdict.restore_tokens) add(tip.tokens);",
-        "static_cast<void>(tip);",
-        TEST,
-        "a_tip_is_weighed",
-    ),
 ]
