@@ -202,12 +202,15 @@ def test_a_tip_of_pages_whose_rows_lie_otherwise_comes_back_whole(tmp_path: Path
 
 
 def test_a_tip_stored_with_other_rows_is_one_of_another_format(tmp_path: Path) -> None:
+    form = hk.KvFormat("rows", "uint8")
+    other = spec(row_bytes=PAGE // UNIT, format=form)
     with disk(tmp_path) as tier:
-        store_tip(tier)
+        store_tip(tier, of=spec(format=form))
     with disk(tmp_path) as tier:
-        store_tip(tier, of=spec(row_bytes=PAGE // UNIT))  # is not taken for one that is there
+        store_tip(tier, of=other)  # what is there is not taken for it
     with disk(tmp_path) as tier:
-        world = World(tier, of=spec(row_bytes=PAGE // UNIT))
+        world = World(tier, of=other)
         plan = world.cache.match(world.keys(23)).plan
         assert plan is not None and plan.restore_tokens == 18
         assert world.cache.restore(plan).result(10).ok
+        world.cache.close()

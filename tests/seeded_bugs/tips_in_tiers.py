@@ -215,4 +215,12 @@ BUGS = [
         "        if windows.ends and not keys.tokens:",
         f"{PY_TIPS}::test_write_through_stores_the_end_of_a_request",
     ),
+    Bug(
+        "rows are no part of a record's format",
+        "a tip stored of other rows is taken for one of these",
+        "python/hybridkv/record_formats.py",
+        '            ("rows", (group.row_bytes, group.rows_per_page, group.tokens_per_row, group.rows_in_order)),\n',
+        "",
+        "tests/python/test_transfers_tips.py::test_a_tip_stored_with_other_rows_is_one_of_another_format",
+    ),
 ]

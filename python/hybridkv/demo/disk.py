@@ -260,7 +260,7 @@ def _model_lines(result: DiskResult) -> list[str]:
         f"                  stored: {before['records']:,} records, {before['record_bytes'] / 2**20:.1f} MiB; killed",
         f"  second process  opened in {opened['seconds'] * 1e3:.0f} ms: {opened['records']:,} records,"
         f" {opened['scanned_regions']} of {opened['regions']} regions without a footer,"
-        f" {opened['torn']} records not whole",
+        f" {opened['torn']} record{'' if opened['torn'] == 1 else 's'} not whole",
         f"  {'last turn of':<14} {'prompt':>6} {'restored':>9} {'KiB':>6} {'computed':>9}  {'from nothing':<14}"
         " whole prompt",
     ]
