@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,7 +33,7 @@ def flag(field: str, value: object) -> bool:
 
 
 def byte_count(field: str, value: object) -> int:
-    expected = "a number of bytes, at least 1"
+    expected = "a number of bytes, at least 1 and below 2^62"
     number = integer(field, value, expected)
     if not 1 <= number < 2**62:
         raise ArgumentError(field, expected, value)
@@ -46,11 +49,20 @@ def count(field: str, value: object) -> int:
 
 
 def length(field: str, value: object) -> int:
-    expected = "a number of tokens, 0 or more"
+    expected = "a number of tokens, 0 or more and below 2^62"
     number = integer(field, value, expected)
     if not 0 <= number < 2**62:
         raise ArgumentError(field, expected, value)
     return number
+
+
+def members(field: str, values: Iterable[Any], expected: str) -> list[Any]:
+    """Return what an iterable gives; what its own code raises on the way passes."""
+    try:
+        steps = iter(values)
+    except TypeError:
+        raise ArgumentError(field, expected, type(values).__name__) from None
+    return list(steps)
 
 
 def verify_mode(verify: str) -> int:

@@ -83,6 +83,8 @@ class CacheBase(Uncopied):
         self._closed = False
         self.tier = tier
         self._tier_writes = TierWrites(tier_writes)
+        if tier is None and self._tier_writes.mode != "none":
+            raise ArgumentError("tier_writes", "a tier to write to, or 'none'", f"{tier_writes!r} without a tier")
         staging = count("staging_bytes", staging_bytes)
         self.cost = cost
         self._arenas: PoolArenas | None = None
@@ -173,7 +175,8 @@ class CacheBase(Uncopied):
         Raises
         ------
         Busy
-            Leases or fills live, or effects wait for events; ``owners`` names who holds them.
+            Leases or fills live, or effects wait for events; ``owners`` names who holds them. Or transfers are on their
+            way, those that ``tier_writes=`` began among them: call :meth:`HybridCache.flush` first.
         Closed
             The cache was closed.
         """
@@ -187,7 +190,8 @@ class CacheBase(Uncopied):
         Raises
         ------
         Busy
-            Leases or fills live, or effects wait for events; ``owners`` names who holds them.
+            Leases or fills live, or effects wait for events; ``owners`` names who holds them. Or transfers are on their
+            way, those that ``tier_writes=`` began among them: call :meth:`HybridCache.flush` first.
         """
         if self._closed:
             return

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
 
-from hybridkv.arguments import count, flag, length
+from hybridkv.arguments import count, flag, length, members
 from hybridkv.errors import ArgumentError
 
 _LEAST_OBSERVED = 3
@@ -378,7 +378,8 @@ replay 0, recompute 0.205)'
             None that is allowed; one beyond the target.
         """
         flag("allow_approximate", allow_approximate)
-        estimates = [self.estimate(one, target_tokens, allow_approximate=allow_approximate) for one in candidates]
+        given = members("candidates", candidates, "an iterable of Candidate")
+        estimates = [self.estimate(one, target_tokens, allow_approximate=allow_approximate) for one in given]
         estimates.sort(key=_preference)
         if not estimates or not estimates[0].allowed:
             raise ArgumentError("candidates", "at least one that is allowed", len(estimates))

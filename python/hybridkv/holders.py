@@ -247,11 +247,14 @@ def seconds(field: str, value: object) -> float:
     Raises
     ------
     ArgumentError
-        No number.
+        No number, or an integer that no float is near.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         raise ArgumentError(field, "a time in seconds", value)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ArgumentError(field, "a time in seconds, below 2^1024", value) from None
 
 
 def _holder(entry: Named, core: Any) -> Holder | None:

@@ -53,6 +53,7 @@ class TierWrites:
         self._unstored: OrderedDict[bytes, _core.KeyChain] = OrderedDict()
         self._running: list[_core.Transfer] = []
         self._warned = False
+        self._unsent: list[str] = []  # why, of prefixes that could not be handed over since that was told
 
     def note(self, cache: Tiered, keys: _core.KeyChain, since: int) -> None:
         """Take note of a prefix that was published, of which nothing below `since` tokens is new."""
@@ -78,6 +79,11 @@ class TierWrites:
         while self._unstored:
             self._store_oldest(cache)
 
+    def take_unsent(self) -> str:
+        """Tell, once, how many prefixes could not be handed to the tier and why the first; empty where all could."""
+        unsent, self._unsent = self._unsent, []
+        return f", {len(unsent)} prefixes not handed over ({unsent[0]})" if unsent else ""
+
     def _is_due(self, cache: Tiered) -> bool:
         core = cache._core
         free = min(core.free_pages(index) / pages for index, pages in enumerate(cache.pages.values()))
@@ -96,7 +102,8 @@ class TierWrites:
         try:
             return offload()
         except ArgumentError as error:  # of the pools: they may be bound later
-            if not self._warned:
+            self._unsent.append(str(error))
+            warned, self._warned = self._warned, True
+            if not warned:
                 warnings.warn(f"hybridkv: published prefixes are not stored in the tier: {error}", RuntimeWarning, 2)
-            self._warned = True
         return None

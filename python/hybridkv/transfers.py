@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hybridkv import _core
-from hybridkv.arguments import flag, length
+from hybridkv.arguments import flag, length, members
 from hybridkv.cost import Choice
 from hybridkv.deferred import checked_event
 from hybridkv.errors import ArgumentError, TierError
@@ -174,7 +174,8 @@ class Tiered(Running):
         durable : bool
             Done only once all of it survives a power cut.
         pinned : bool
-            The tier keeps it as long as it can.
+            The tier keeps it as long as it can. Of records that it has already nothing changes: they are not written
+            again, and are pinned only where they were when they were first stored.
         after : event, optional
             Read no page before the event has passed, which :meth:`poll` and the transfer look at: for pages that were
             published before what writes them had run. What was published ``after=`` an event needs none. Where the
@@ -197,7 +198,7 @@ class Tiered(Running):
         if boundaries is None:
             chosen = self._kept_boundaries(core_keys, keys.tokens)
         else:
-            chosen = sorted({length("boundaries", t) for t in boundaries})
+            chosen = sorted({length("boundaries", t) for t in members("boundaries", boundaries, "lengths in tokens")})
         event = checked_event(after)
         options = (duration(timeout_s), flag("durable", durable), flag("pinned", pinned))
         if event is None or event.query():
@@ -227,7 +228,8 @@ class Tiered(Running):
             It is not done by then. What was handed over goes on.
         TierError
             Something that was handed over since the flush before is not durable and nobody refused it: ``got`` says how
-            many records came to what. It is told once.
+            many records came to what. Or a prefix that ``tier_writes=`` was to store could not be handed over, as
+            where a pool is not bound; it is not tried again. Each is told once.
         ArgumentError
             No tier, no number of seconds.
         Closed
@@ -238,8 +240,9 @@ class Tiered(Running):
             raise ArgumentError("tier", "a cache made with a tier", None)
         status, result = self._flush(timeout)
         lost = ", ".join(f"{count} {name}" for name, count in result.refused.items() if TierStatus[name] in LOST)
-        if lost or status is not TierStatus.OK:
-            got = f"sync {status.name}, records {lost or 'none lost'}"
+        unsent = self._tier_writes.take_unsent()
+        if lost or unsent or status is not TierStatus.OK:
+            got = f"sync {status.name}, records {lost or 'none lost'}{unsent}"
             raise TierError("flush", "every record stored and synced", got)
         return result
 
@@ -450,5 +453,5 @@ def duration(timeout_s: float, name: str = "timeout_s") -> float:
     """Return a time-out in seconds, or refuse what is none."""
     value = seconds(name, timeout_s)
     if not 0 < value < _FOREVER_S:
-        raise ArgumentError(name, "seconds, above 0", timeout_s)
+        raise ArgumentError(name, "seconds, above 0 and below 1e9", timeout_s)
     return value

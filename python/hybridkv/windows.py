@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
-from hybridkv.arguments import count, flag, length
+from hybridkv.arguments import count, flag, length, members
 from hybridkv.checkpoints import CheckpointPolicy
 from hybridkv.cost import Candidate
 from hybridkv.coverage import Prefix
@@ -182,8 +182,11 @@ class _Windows(ABC):
         self.check(spec)
         step, period = spec.boundary_tokens, self.period_tokens(spec)
         found = set()
-        for tokens, is_end in boundaries:
-            tokens, is_end = length("boundaries", tokens), flag("boundaries", is_end)
+        pair = "pairs of a length and whether it is an end"
+        for boundary in members("boundaries", boundaries, pair):
+            if not isinstance(boundary, tuple) or len(boundary) != 2:
+                raise ArgumentError("boundaries", pair, boundary)
+            tokens, is_end = length("boundaries", boundary[0]), flag("boundaries", boundary[1])
             if tokens == 0 or (tokens % step and not is_end):
                 raise ArgumentError("boundaries", f"a multiple of {step} above 0, or an end", tokens)
             if (is_end and self.ends) or (period is not None and tokens % period == 0):
@@ -260,7 +263,7 @@ class _Windows(ABC):
         self.check(spec)
         tokens = length("tokens", tokens)
         below = tokens + 1 if limit is None else length("limit", limit)
-        lengths = {length("boundaries", t) for t in boundaries}
+        lengths = {length("boundaries", t) for t in members("boundaries", boundaries, "lengths in tokens")}
         plans = [_plan(spec, t, None) for t in sorted({0, *lengths}) if t <= tokens and t < max(below, 1)]
         aligned = min(tokens, max(below - 1, 0)) // spec.boundary_tokens * spec.boundary_tokens
         replay = self._replay(spec, aligned) if aligned else None

@@ -308,6 +308,7 @@ def test_whatever_is_observed_gives_a_bandwidth(loads: list[tuple[int, float]]) 
         (lambda: hk.CostModel(tokens_per_second=0), "tokens_per_second"),
         (lambda: hk.CostModel(tokens_per_second=1, layer_tokens_per_second=1), "layer_tokens_per_second"),
         (lambda: hk.CostModel().choose([], 1), "candidates"),
+        (lambda: hk.CostModel().choose(5, 1), "candidates"),
         (lambda: hk.CostModel().choose([hk.Candidate(2)], 1), "candidates"),
         (lambda: hk.CostModel().choose([3], 1), "candidates"),
         (lambda: hk.CostModel().choose([hk.Candidate(0)], -1), "target_tokens"),

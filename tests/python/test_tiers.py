@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import select
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -337,6 +338,8 @@ def test_an_adapter_that_keeps_the_memory_of_a_put_has_failed() -> None:
             bytes(kept[0])
 
 
+HUGE = 2**2000  # an int that no float is near
+
 WRONG: list[tuple[str, Callable[[hk.Tier], Any]]] = [
     ("items", lambda tier: tier.get(7)),  # type: ignore[arg-type]
     ("items[1]", lambda tier: tier.get([GetItem(key(1), ()), 7])),  # type: ignore[list-item]
@@ -372,6 +375,15 @@ WRONG: list[tuple[str, Callable[[hk.Tier], Any]]] = [
     ("threads", lambda tier: DictTier(threads=0)),
     ("most_bytes", lambda tier: DictTier(most_bytes=0)),
     ("durable", lambda tier: DictTier(durable=None)),
+    ("key", lambda tier: tier.look(5)),  # type: ignore[arg-type]
+    ("key", lambda tier: tier.touch(b"digest")),  # type: ignore[arg-type]
+    ("windows", lambda tier: setattr(tier, "windows", 5)),
+    ("windows", lambda tier: setattr(tier, "windows", None)),
+    ("windows", lambda tier: setattr(tier, "windows", hk.KeepWindows)),
+    ("timeout", lambda tier: tier.probe([key(1)], timeout=HUGE)),
+    ("timeout", lambda tier: tier.wait(HUGE)),
+    ("timeout", lambda tier: tier.drain(HUGE)),
+    ("timeout", lambda tier: tier.close(HUGE)),
 ]
 
 
@@ -382,6 +394,44 @@ def test_wrong_arguments_are_refused_by_field(field: str, use: Callable[[hk.Tier
             use(tier)
         assert caught.value.field == field
         assert not tier._held and tier.usage().queued == 0
+
+
+@pytest.mark.parametrize("made", [*TIERS, "disk"])
+@pytest.mark.parametrize(
+    "seconds", [None, 1, (), (1,), (1, 2, 3), (1, None), "ab", (1, HUGE), (float("nan"), 1), (1, 2e6)]
+)
+def test_how_long_a_breaker_is_open_is_two_numbers(made: str, seconds: Any, tmp_path: Path) -> None:
+    options = {"breaker_seconds": seconds}
+    with pytest.raises(hk.ArgumentError) as caught:
+        hk.DiskTier(tmp_path / "s", 1 << 24, **options) if made == "disk" else TIERS[made](**options)
+    assert caught.value.field == "breaker_seconds"
+    assert "seconds" in str(caught.value.expected)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_tier_says_which_windows_it_keeps_and_keeps_them_where_others_are_refused() -> None:
+    with hk.MemoryTier(1 << 20) as tier:
+        assert tier.windows == hk.KeepWindows.all()
+        for policy in (hk.KeepWindows.every(8), hk.KeepWindows.bounded()):
+            tier.windows = policy
+            with pytest.raises(hk.ArgumentError, match="windows: expected a KeepWindows, got 5"):
+                tier.windows = 5  # type: ignore[assignment]
+            assert tier.windows is policy
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**62, 2**2000])
+def test_a_capacity_that_is_none_is_told_both_bounds(size: int, tmp_path: Path) -> None:
+    for made in (lambda: hk.MemoryTier(size), lambda: hk.DiskTier(tmp_path / "s", size)):
+        with pytest.raises(hk.ArgumentError, match="at least 1 and below 2\\^62"):
+            made()
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_capacity_below_four_regions_leaves_an_empty_directory_at_most(tmp_path: Path) -> None:
+    with pytest.raises(hk.TierError, match="at least 4 regions"):
+        hk.DiskTier(tmp_path / "s", 1 << 20, region_bytes=1 << 20)
+    assert list((tmp_path / "s").iterdir()) == []
+    hk.DiskTier(tmp_path / "s", 4 << 20, region_bytes=1 << 20).close()
 
 
 def test_a_record_larger_than_the_tier_is_invalid() -> None:

@@ -243,8 +243,21 @@ def test_arguments() -> None:
             world.cache.offload(keys, boundaries=[0])
         with pytest.raises(hk.ArgumentError, match="boundaries"):
             world.cache.offload(keys, boundaries=[12])
-        with pytest.raises(hk.ArgumentError, match="timeout_s"):
-            world.cache.offload(keys, timeout_s=0)
+        for bad in (5, 4.0, [None], "4", [2**62]):
+            with pytest.raises(hk.ArgumentError, match=r"boundaries: expected .*tokens"):
+                world.cache.offload(keys, boundaries=bad)  # type: ignore[arg-type]
+        for late in (0, 1e9, 2**2000):
+            with pytest.raises(hk.ArgumentError, match="timeout_s"):
+                world.cache.offload(keys, timeout_s=late)
+            with pytest.raises(hk.ArgumentError, match="timeout_s"):
+                world.cache.prefetch(keys, timeout_s=late)
+            with pytest.raises(hk.ArgumentError, match="timeout"):
+                world.cache.flush(late)
+        with pytest.raises(hk.ArgumentError, match="timeout: expected a time in seconds"):
+            world.cache.offload(keys).result(2**2000)
+        assert world.cache.offload(keys).result(1e300).ok
+        with pytest.raises(hk.ArgumentError, match="now"):
+            world.cache.revoke(now=2**2000)
         with pytest.raises(hk.ArgumentError, match="keys"):
             world.cache.offload(keys[1:])
         with pytest.raises(hk.ArgumentError, match="plan"):
@@ -256,6 +269,9 @@ def test_arguments() -> None:
             other.cache.restore(world.cache.match(keys).plan)
         with pytest.raises(hk.ArgumentError, match="tier_writes"):
             hk.HybridCache(spec(), blocks=4, tier_writes="sometimes")
+        for mode in ("through", "back"):
+            with pytest.raises(hk.ArgumentError, match=f"tier_writes: expected a tier .*'{mode}' without a tier"):
+                hk.HybridCache(spec(), blocks=4, tier_writes=mode)
         with pytest.raises(hk.Busy, match="tier"):
             World(tier)
         unbound = hk.HybridCache(spec(), blocks=8, tier=hk.MemoryTier(MIB))

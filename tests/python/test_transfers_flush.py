@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 import hybridkv as hk
-from hybridkv.tiers import TierStatus
-from tier_support import DictTier
-from transfer_world import World
+from hybridkv.tiers import Store, TierStatus
+from tier_support import Asker, DictTier, record
+from transfer_world import World, spec
 
 MIB = 1 << 20
 
@@ -141,6 +142,70 @@ def test_a_record_that_was_lost_on_its_way_is_an_error_once() -> None:
                 world.cache.flush(bad)  # type: ignore[arg-type]
         assert not world.cache.flush(10).durable
         world.cache.close()
+
+
+@pytest.mark.parametrize("mode", ["through", "back"])
+def test_a_prefix_that_could_not_be_handed_over_is_an_error_once(mode: str) -> None:
+    with hk.MemoryTier(MIB) as tier:
+        cache = hk.HybridCache(spec(), blocks=16, tier=tier, tier_writes=mode, verify="off")
+        keys = [hk.block_keys(range(at, at + 8), 4, identity=cache.spec.identity) for at in (1, 100)]
+        with pytest.warns(RuntimeWarning, match="not stored") as warned:
+            for each in keys:
+                cache.insert(each)
+            with pytest.raises(hk.TierError, match=r"2 prefixes not handed over \(pools\[kv\]") as refused:
+                cache.flush(10)
+        assert refused.value.field == "flush" and len(warned) == 1
+        assert cache.flush(10).records == 0 and tier.usage().puts == 0
+        cache.close()
+
+
+@pytest.mark.parametrize("mode", ["through", "back"])
+def test_a_cache_is_busy_while_its_own_writes_are_under_way_and_free_behind_a_flush(mode: str) -> None:
+    with DictTier(breaker_after=0) as tier:
+        world = World(tier, tier_writes=mode)
+        tier.gate.clear()
+        world.write(world.keys(8))
+        if mode == "back":
+            with pytest.raises(TimeoutError):
+                world.cache.flush(0.05)
+        for end in (world.cache.reset, world.cache.close):
+            with pytest.raises(hk.Busy, match="transfers"):
+                end()
+        tier.gate.set()
+        assert world.cache.flush(10).records == 4
+        world.cache.reset()
+        world.cache.close()
+
+
+def test_a_pin_comes_with_the_first_offload_or_not_at_all(tmp_path: Path) -> None:
+    pinned = {}
+    for first in (False, True):
+        path = tmp_path / str(first)
+        with disk(path) as tier:
+            world = World(tier)
+            world.write(world.keys(8))
+            for pin in (first, True):
+                assert world.cache.offload(world.keys(8), pinned=pin).result(10).ok
+            world.cache.close()
+        with Store(path) as store:
+            pinned[first] = {record.pinned for region in store.regions() for record in region.records}
+    assert pinned == {False: {False}, True: {True}}
+
+
+@pytest.mark.parametrize("gone", ["renamed", "removed"])
+def test_a_store_whose_directory_goes_away_goes_on_in_files_that_nobody_finds(gone: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "store", tmp_path / "other"
+    with disk(path) as tier:
+        ask = Asker(tier)
+        assert ask.put(record(1, durable=True)) == "OK"
+        path.rename(other) if gone == "renamed" else shutil.rmtree(path)
+        assert ask.put(record(2, durable=True)) == ask.flush() == "OK"
+        assert ask.has(1) and ask.has(2)
+        statuses = [ask.put(record(name, (MIB // 2,))) for name in range(3, 9)]
+        assert set(statuses) == {"OK"} if gone == "renamed" else statuses[-1] == "NO_SPACE"
+    assert not path.exists()
+    with disk(other if gone == "renamed" else path) as tier:
+        assert tier.recovered.records == (8 if gone == "renamed" else 0)
 
 
 @pytest.mark.parametrize("hand", ["ticket", "fill"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +66,15 @@ def test_an_unaligned_length_is_kept_as_an_end_alone() -> None:
     for wrong in (7, 0, -4):
         with pytest.raises(hk.ArgumentError, match="boundaries"):
             hk.KeepWindows.all().kept(small(), [(wrong, False)])
+
+
+@pytest.mark.parametrize("wrong", [5, None, [None], "ab", [(4,)], [(4, True, 1)], [(4, 1)]])
+def test_boundaries_that_are_none_are_refused_by_field(wrong: Any) -> None:
+    policy = hk.KeepWindows.all()
+    for ask in (lambda: policy.kept(small(), wrong), lambda: policy.plans(small(), 8, wrong)):
+        with pytest.raises(hk.ArgumentError) as caught:
+            ask()
+        assert caught.value.field == "boundaries"
 
 
 @pytest.mark.parametrize("name", ["flash", "pro"])

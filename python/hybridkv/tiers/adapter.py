@@ -76,7 +76,7 @@ class TierAdapter(Tier, ABC):
             min(count("threads", threads), 1024),
             byte_count("most_bytes", most_bytes),
             flag("durable", durable),
-            limits(most_items, breaker_after, *breaker_seconds),
+            limits(most_items, breaker_after, breaker_seconds),
         )
         super().__init__(core, most_items)
 

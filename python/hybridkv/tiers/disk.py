@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hybridkv import _core
 from hybridkv.arguments import byte_count, count, flag
 from hybridkv.errors import ArgumentError
-from hybridkv.tiers.tier import Tier, limits
+from hybridkv.tiers.tier import Tier, limits, windows_policy
 from hybridkv.windows import ApproximateWindows, KeepWindows
 
 ENGINES = ("auto", "uring", "threads")
@@ -95,8 +95,8 @@ class DiskTier(Tier):
     Raises
     ------
     TierError
-        The directory cannot be had, is open elsewhere, is no store, or one of a newer version; nothing there has
-        changed.
+        The directory cannot be had, is open elsewhere, is no store, or one of a newer version; or the capacity is below
+        four regions. Nothing there has changed, but a directory that was not there is left behind, empty.
     ArgumentError
         An argument out of range.
 
@@ -131,9 +131,8 @@ class DiskTier(Tier):
         breaker_after: int = 3,
         breaker_seconds: tuple[float, float] = (1.0, 30.0),
     ) -> None:
-        common = limits(most_items, breaker_after, *breaker_seconds)
-        if windows is not None and not isinstance(windows, (KeepWindows, ApproximateWindows)):
-            raise ArgumentError("windows", "a KeepWindows", windows)
+        common = limits(most_items, breaker_after, breaker_seconds)
+        policy = None if windows is None else windows_policy(windows)
         sizes = (
             byte_count("capacity_bytes", capacity_bytes),
             0 if region_bytes is None else byte_count("region_bytes", region_bytes),
@@ -153,8 +152,8 @@ class DiskTier(Tier):
         super().__init__(core, most_items)
         self.path = os.fspath(path)
         self.recovered = Recovered(**recovered)
-        if windows is not None:
-            self.windows = windows
+        if policy is not None:
+            self.windows = policy
 
 
 def directory_path(path: str | os.PathLike[str]) -> str:

@@ -46,6 +46,6 @@ class MemoryTier(Tier):
         breaker_after: int = 3,
         breaker_seconds: tuple[float, float] = (1.0, 30.0),
     ) -> None:
-        common = limits(most_items, breaker_after, *breaker_seconds)
+        common = limits(most_items, breaker_after, breaker_seconds)
         core = _core.open_memory_tier(byte_count("capacity_bytes", capacity_bytes), flag("threaded", threaded), common)
         super().__init__(core, most_items)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hybridkv import _core
-from hybridkv.arguments import integer
+from hybridkv.arguments import integer, members
 from hybridkv.errors import ArgumentError
 from hybridkv.tiers.tier import Tier, limits
 
@@ -80,11 +80,12 @@ class TierStack(Tier):
         breaker_after: int = 0,
         breaker_seconds: tuple[float, float] = (1.0, 30.0),
     ) -> None:
-        common = limits(most_items, breaker_after, *breaker_seconds)
+        common = limits(most_items, breaker_after, breaker_seconds)
         self.tiers = _checked(tiers)
-        room = integer("promotion_bytes", promotion_bytes, "a number of bytes, 0 for none")
+        expected = "a number of bytes below 2^62, 0 for none"
+        room = integer("promotion_bytes", promotion_bytes, expected)
         if not 0 <= room < 2**62:
-            raise ArgumentError("promotion_bytes", "a number of bytes, 0 for none", promotion_bytes)
+            raise ArgumentError("promotion_bytes", expected, promotion_bytes)
         lent: list[Tier] = []
         try:
             for tier in self.tiers:
@@ -111,10 +112,7 @@ class TierStack(Tier):
 
 
 def _checked(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
-    try:
-        given = tuple(tiers)
-    except TypeError:
-        raise ArgumentError("tiers", "an iterable of Tier", type(tiers).__name__) from None
+    given = tuple(members("tiers", tiers, "an iterable of Tier"))
     for index, tier in enumerate(given):
         if not isinstance(tier, Tier):
             raise ArgumentError(f"tiers[{index}]", "a Tier", type(tier).__name__)

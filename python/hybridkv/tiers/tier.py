@@ -7,14 +7,14 @@ import math
 import mmap
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from hybridkv import _core
-from hybridkv.arguments import integer
+from hybridkv.arguments import integer, members
 from hybridkv.errors import ArgumentError, Busy, Closed
 from hybridkv.handles import Uncopied
 from hybridkv.pools import array_facts, dense_strides
@@ -58,7 +58,7 @@ class Tier(Uncopied):
     that of its slowest tier.
 
     A cache that is made with a tier has it for itself until it is closed: nobody else polls it then. Which boundaries
-    the cache stores is said by ``windows``, a :class:`~hybridkv.KeepWindows`.
+    the cache stores is said by :attr:`windows`.
 
     Any thread may call. :meth:`close` it, or use it in a ``with`` block; one that is collected, or alive when the
     interpreter ends, is closed. Behind a fork the child's copy is closed to it.
@@ -76,11 +76,26 @@ class Tier(Uncopied):
         self._core = core
         self._most_items = most_items
         self._user: weakref.ref[object] | None = None  # the cache that has it for itself
-        self.windows: KeepWindows | ApproximateWindows = KeepWindows.all()
+        self.windows = KeepWindows.all()
         self._held: dict[tuple[int, int], list[_Bytes]] = {}  # arrays by batch and item, until their release
         self._lock = threading.Lock()  # held over ask and filing, so that no report comes before the filing
         self._arenas: dict[int, object] = {}  # what keeps the memory, by address
         self._end = weakref.finalize(self, _shut, core, self._held, self._arenas)
+
+    @property
+    def windows(self) -> KeepWindows | ApproximateWindows:
+        """Which boundaries a cache stores here, a :class:`~hybridkv.KeepWindows`; may be set.
+
+        Raises
+        ------
+        ArgumentError
+            Set to something else.
+        """
+        return self._windows
+
+    @windows.setter
+    def windows(self, policy: KeepWindows | ApproximateWindows) -> None:
+        self._windows = windows_policy(policy)
 
     # ---- asks --------------------------------------------------------------------------------------
 
@@ -163,12 +178,12 @@ class Tier(Uncopied):
 
     def look(self, key: RecordKey) -> Presence:
         """Say what is known of a key without any I/O."""
-        answer, flags = self._core.look(key._core())
+        answer, flags = self._core.look(_record_key(key)._core())
         return Presence(Answer(answer), flags)
 
     def touch(self, key: RecordKey) -> None:
         """Say that a record was of use without a get of it, so that it is kept longer."""
-        self._core.touch(key._core())
+        self._core.touch(_record_key(key)._core())
 
     def cancel(self, batch: int) -> None:
         """Answer what is queued of a batch ``CANCELLED``; what is under way goes on."""
@@ -223,7 +238,7 @@ class Tier(Uncopied):
 
     def _keep_arena(self, address: int, size: int, keep: object) -> None:
         self._core.here()
-        status = self._core.add_arena(address, size)
+        status = _as_buffer(self._core.add_arena, address, size)
         if status == TierStatus.CLOSED:
             raise Closed("tier", "an open tier", "a closed one")
         with self._lock:
@@ -231,7 +246,7 @@ class Tier(Uncopied):
 
     def _let_arena_go(self, address: int) -> None:
         self._core.here()
-        if self._core.drop_arena(address) == TierStatus.BUSY:
+        if _as_buffer(self._core.drop_arena, address) == TierStatus.BUSY:
             raise Busy("buffer", "memory that no item has", "an arena in use")
         with self._lock:
             self._arenas.pop(address, None)
@@ -338,17 +353,25 @@ class Tier(Uncopied):
         raise ArgumentError("items", f"at most {self._most_items}", len(arrays))
 
 
-def limits(
-    most_items: int, breaker_after: int, breaker_first_seconds: float, breaker_most_seconds: float
-) -> _core.TierLimits:
+def limits(most_items: int, breaker_after: int, breaker_seconds: tuple[float, float]) -> _core.TierLimits:
     """Check the arguments that all tiers have in common."""
-    first, most = (_time("breaker_seconds", value) for value in (breaker_first_seconds, breaker_most_seconds))
-    if not 0 < first <= most <= 1e6:
-        raise ArgumentError("breaker_seconds", "0 < first <= most <= 1e6", (first, most))
-    failures = integer("breaker_after", breaker_after, "a number of failures, 0 for no breaker")
+    pair = "two numbers of seconds, 0 < first <= most <= 1e6"
+    times = [_time("breaker_seconds", value) for value in members("breaker_seconds", breaker_seconds, pair)]
+    if len(times) != 2 or not 0 < times[0] <= times[1] <= 1e6:
+        raise ArgumentError("breaker_seconds", pair, breaker_seconds)
+    first, most = times
+    expected = "a number of failures below 2^31, 0 for no breaker"
+    failures = integer("breaker_after", breaker_after, expected)
     if not 0 <= failures < 2**31:
-        raise ArgumentError("breaker_after", "a number of failures, 0 for no breaker", breaker_after)
+        raise ArgumentError("breaker_after", expected, breaker_after)
     return _core.TierLimits(_positive("most_items", most_items), failures, first, most)
+
+
+def windows_policy(policy: object) -> KeepWindows | ApproximateWindows:
+    """Return which boundaries are kept. Raises ArgumentError where nothing says so."""
+    if not isinstance(policy, (KeepWindows, ApproximateWindows)):
+        raise ArgumentError("windows", "a KeepWindows", policy)
+    return policy
 
 
 def _shut(core: _core.Tier, held: dict[tuple[int, int], list[_Bytes]], arenas: dict[int, object]) -> None:
@@ -370,14 +393,17 @@ def _in_slices(step: Any, timeout: float | None) -> bool:
 
 
 def _items(items: Iterable[Any], kind: type[Any]) -> list[Any]:
-    try:
-        batch = list(items)
-    except TypeError:
-        raise ArgumentError("items", f"an iterable of {kind.__name__}", type(items).__name__) from None
+    batch = members("items", items, f"an iterable of {kind.__name__}")
     for index, item in enumerate(batch):
         if not isinstance(item, kind):
             raise ArgumentError(f"items[{index}]", kind.__name__, type(item).__name__)
     return batch
+
+
+def _record_key(key: object) -> RecordKey:
+    if not isinstance(key, RecordKey):
+        raise ArgumentError("key", "a RecordKey", type(key).__name__)
+    return key
 
 
 def _parts(parts: Iterable[Part], *, writable: bool) -> list[_CorePart]:
@@ -409,6 +435,14 @@ def _memory_of(buffer: object) -> tuple[int, int, object]:
     if any(n > 1 and at != wanted for n, at, wanted in zip(facts.shape, facts.strides, dense, strict=True)):
         raise ArgumentError("buffer", "a C-contiguous array", f"strides {facts.strides}")
     return facts.address, math.prod(facts.shape) * facts.dtype.itemsize, facts.keepalive
+
+
+def _as_buffer(step: Callable[..., TierStatus | int], *memory: int) -> TierStatus | int:
+    """Call the core, which knows memory by its address and size: what it refuses of them is the buffer's."""
+    try:
+        return step(*memory)
+    except ArgumentError as error:
+        raise ArgumentError("buffer", error.expected, error.got) from None
 
 
 def _seconds(timeout: float | None) -> float | None:
