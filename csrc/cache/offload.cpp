@@ -97,8 +97,8 @@ Key128 Transfers::parent_of(const KeyChain& keys, std::int64_t unit) const {
 
 // Whether the tier has a record as lastingly as a put of it would make it: of a stack, the slowest tier.
 bool Transfers::is_stored(Key128 digest, RecordKind kind) const {
-  return cache_.ask_tier(digest, kind) == TierAnswer::Here &&
-         cache_.link_.tier->look_lasting(cache_.link_.record(kind, digest)).answer == Presence::Answer::Here;
+  if (cache_.tier_closed_.load() != 0 || cache_.failed_loads_.has(kind, digest)) return false;
+  return cache_.link_.tier->look_lasting(cache_.link_.record(kind, digest)).answer == Presence::Answer::Here;
 }
 
 // The last unit whose block record the tier has, and so all below it. Cost: a look for each block behind it.
