@@ -260,6 +260,7 @@ void bind_keys(py::module_& m) {
       .def_property_readonly("unit_tokens", &KeyChain::unit_tokens)
       .def_property_readonly("tokens", &KeyChain::tokens)
       .def_property_readonly("rest_tokens", &KeyChain::rest_tokens)
+      .def_property_readonly("first_tip_unit", &KeyChain::first_tip_unit)
       .def_property_readonly("has_tokens", &KeyChain::has_tokens);
   m.attr("key_profile") = key_profile;
   m.def("sha256", &sha256, py::arg("message"), py::arg("piece") = 0);

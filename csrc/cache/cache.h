@@ -269,6 +269,7 @@ class HybridCache {
   bool restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;
   bool here_at(const Snapshot& s, int group, std::int64_t tokens) const;
   bool foreign_in_place(const Snapshot& s, int group, std::int64_t tokens) const;
+  bool loading_at(const MatchScratch& scratch, int group, std::int64_t tokens) const;
   std::int64_t obtainable_tokens(const MatchScratch& scratch) const;
   // Effect: calls `use` with what a match would find; without a tier not at all.
   void judge_restorable(const KeyChain& keys, std::int64_t limit,
@@ -277,6 +278,9 @@ class HybridCache {
   void note_restorable(const Question& question, MatchScratch& scratch, std::int64_t undropped,
                        Verdict& verdict) const;
   void explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const;
+  static void note_answer(TierAnswer answer, Why& why);
+  TierAnswer ask_tier_for_state(const MatchScratch& scratch, const Group& group, std::int64_t block) const;
+  void explain_dead_end(const MatchScratch& scratch, Why& why) const;
   // tier_tips.cpp
   void gather_tier_tips(const Question& question, MatchScratch& scratch) const;
   TierAnswer add_tier_tip(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;

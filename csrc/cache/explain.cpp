@@ -47,6 +47,8 @@ void HybridCache::explain_losses(const MatchScratch& scratch, Verdict& verdict) 
     if (verdict.lost[check] == 0) continue;
     Why& reason = verdict.reason[check];
     explain(scratch, verdict.restore_tokens, reason);
+    if (reason.code == Code::InTier && verdict.restore_tokens <= verdict.usable_tokens)
+      explain_dead_end(scratch, reason);
     const int is = static_cast<int>(reason.check);
     if (is == check) continue;
     if (verdict.lost[is] <= verdict.lost[check]) verdict.reason[is] = reason;

@@ -41,6 +41,7 @@ std::shared_ptr<Transfer> Transfers::restore(const std::shared_ptr<const KeyChai
   transfer->keys = keys->head(tokens);
   transfer->tokens = tokens;
   transfer->boundaries.push_back({tokens});
+  transfer->elsewhere_until = TierClock::now() + options.timeout;
   transfer->fill = cache_.reserve(transfer->keys, needed, cache_.spec_formats_, nullptr, ticket, true);
   const std::lock_guard guard(lock_);
   list_records(*transfer);
@@ -59,7 +60,7 @@ void Transfers::list_records(Transfer& transfer) {
     for (std::size_t i = 0; i < fill.entries[g].size(); ++i) {
       Fill::Entry& entry = fill.entries[g][i];
       if (entry.state != Fill::State::Claimed) {
-        ++transfer.elsewhere;
+        transfer.elsewhere.emplace_back(g, entry.block);
         cache_.give_back(fill, g, entry, false);
       } else if (layout.groups[g].prefix() && entry.tip_unit < 0) {
         history.push_back({(entry.block + 1) * layout.groups[g].block_units, {g, i}});
@@ -129,7 +130,7 @@ void Transfers::publish(Transfer& transfer, Transfer::Record& record) {
       clear_unattested(page.group, entry);
       cache_.publish_entry(fill, page.group, entry, tick);
       if (entry.state != Fill::State::Published)
-        ++transfer.elsewhere;  // pinned, and nobody answers for it there
+        transfer.elsewhere.emplace_back(page.group, entry.block);  // pinned, and nobody answers for it there
     }
   }
 }

@@ -57,7 +57,7 @@ inline Key128 listing_key(const KeyChain& keys, std::int64_t unit, std::int64_t 
   return key;
 }
 
-// What a tier answers of one record, as a match sees it.
+// What a tier answers of one record, as a match sees it: of several the later one here tells more.
 enum class TierAnswer : std::uint8_t {
   Unasked,
   Absent,

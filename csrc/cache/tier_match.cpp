@@ -9,6 +9,11 @@
 #include "reuse/checks.h"
 
 namespace hkv {
+namespace {
+
+constexpr int most_boundaries_asked = 1024;  // of those that one state is part of
+
+}  // namespace
 
 TierAnswer HybridCache::ask_tier(Key128 digest, RecordKind kind) const {
   if (link_.tier == nullptr || tier_closed_.load() != 0) return TierAnswer::Absent;
@@ -67,7 +72,7 @@ bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch,
     if ((group.prefix() && !is_tip(layout_, tokens)) || need.empty()) continue;
     if (here_at(s, g, tokens)) continue;
     if (group.rebuildable && replay_from(group, layout_.step_tokens(), tokens) > 0) continue;
-    if (foreign_in_place(s, g, tokens)) return false;
+    if (foreign_in_place(s, g, tokens) || loading_at(scratch, g, tokens)) return false;
     if (!asked) {
       if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;
       left_out = link_.tier->look(link_.record(RecordKind::Boundary, key)).flags;
@@ -102,6 +107,23 @@ bool HybridCache::foreign_in_place(const Snapshot& s, int group, std::int64_t to
   }
   return std::any_of(s.tips.begin(), s.tips.end(),
                      [&](const Tip& tip) { return tip.tokens == tokens && (tip.foreign >> group & 1) != 0; });
+}
+
+// Whether somebody is filling or loading a page that a restore would load: it is for that one to publish it.
+bool HybridCache::loading_at(const MatchScratch& scratch, int group, std::int64_t tokens) const {
+  const Group& g = layout_.groups[static_cast<std::size_t>(group)];
+  const GroupSlot& at = store_.slot_of(group);
+  const std::int64_t block_tokens = layout_.block_tokens(g), whole = tokens / block_tokens;
+  const auto moves = [&](const Sighting& seen) {
+    const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
+    return phase == Phase::Filling || phase == Phase::Restoring;
+  };
+  const BlockSpan need = needed_blocks(g.coverage, block_tokens, tokens);
+  for (std::int64_t block = g.prefix() ? whole : need.from; block < std::min(need.to, whole); ++block) {
+    if (moves(sight_block(scratch, group, block))) return true;
+  }
+  return need.to > whole && is_tip(layout_, tokens) &&
+         moves(store_.table().find(key_at(layout_, *scratch.question->keys, tokens)));
 }
 
 // How far history is here or in the tier; without a Prefix group, how far anything is.
@@ -166,15 +188,25 @@ void HybridCache::note_restorable(const Question& question, MatchScratch& scratc
 
 // What is not here may rest in the tier, in this format or in another, or have been lost there.
 void HybridCache::explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const {
-  const Group& group = layout_.groups[why.group];
+  const Group& group = layout_.groups[static_cast<std::size_t>(why.group)];
   const KeyChain& keys = *scratch.question->keys;
   const std::int64_t end =
       why.tip_tokens != 0 ? why.tip_tokens : (why.block + 1) * layout_.block_tokens(group);
   if (end > keys.tokens() - (why.tip_tokens != 0 ? 0 : keys.rest_tokens())) return;
-  const RecordKind kind = group.prefix() && why.tip_tokens == 0 ? RecordKind::Block : RecordKind::Boundary;
-  TierAnswer answer = ask_tier(key_at(layout_, keys, end), kind);
-  if (answer == TierAnswer::Absent && !group.prefix() && restore_tokens > 0)
-    answer = TierAnswer::Here;  // in the boundary record there
+  TierAnswer answer = TierAnswer::Absent;
+  if (why.tip_tokens != 0) {
+    answer = ask_tier(key_at(layout_, keys, end), RecordKind::Boundary);
+  } else if (group.prefix()) {
+    answer = ask_tier(key_at(layout_, keys, end), RecordKind::Block);
+  } else {
+    answer = ask_tier_for_state(scratch, group, why.block);
+    if (answer == TierAnswer::Absent && restore_tokens > 0)
+      answer = TierAnswer::Here;  // in a boundary record further up
+  }
+  note_answer(answer, why);
+}
+
+void HybridCache::note_answer(TierAnswer answer, Why& why) {
   if (answer == TierAnswer::Absent) return;
   why.in_tier = true;
   why.code = Code::InTier;
@@ -184,6 +216,51 @@ void HybridCache::explain_by_tier(const MatchScratch& scratch, std::int64_t rest
   } else if (answer == TierAnswer::Failed) {
     why.check = Check::Integrity;
     why.code = Code::Load;
+  }
+}
+
+// A block of a window or another state lies in the records of all boundaries that need it. Returns: what tells most of
+// their answers, a load that failed before another format before a record that is there.
+TierAnswer HybridCache::ask_tier_for_state(const MatchScratch& scratch, const Group& group,
+                                           std::int64_t block) const {
+  const KeyChain& keys = *scratch.question->keys;
+  const std::int64_t step = layout_.step_tokens(), block_tokens = layout_.block_tokens(group);
+  TierAnswer told = TierAnswer::Absent;
+  const auto ask = [&](std::int64_t tokens) {
+    const BlockSpan need = needed_blocks(group.coverage, block_tokens, tokens);
+    if (block < need.from || block >= need.to) return need.from <= block;
+    told = std::max(told, ask_tier(key_at(layout_, keys, tokens), RecordKind::Boundary));
+    return true;
+  };
+  for (const Tip& tip : scratch.snapshot.tips) ask(tip.tokens);
+  const std::int64_t most = std::min(scratch.snapshot.limit - 1, keys.end_unit() * layout_.unit_tokens);
+  std::int64_t tokens = (block * block_tokens / step + 1) * step;
+  for (int asked = 0; tokens <= most && asked < most_boundaries_asked && ask(tokens); ++asked) tokens += step;
+  return told;
+}
+
+// History that rests in the tier and leads to no length is not what was lost: the states are, of the longest length that
+// the tier knows anything of, or else of the longest there could be.
+void HybridCache::explain_dead_end(const MatchScratch& scratch, Why& why) const {
+  const Snapshot& s = scratch.snapshot;
+  const std::int64_t step = layout_.step_tokens();
+  const std::int64_t longest = std::min(obtainable_tokens(scratch), s.limit - 1) / step * step;
+  std::int64_t at = longest;
+  for (std::int64_t t = longest; t > 0; t -= step) {
+    if (ask_tier(key_at(layout_, *scratch.question->keys, t), RecordKind::Boundary) == TierAnswer::Absent)
+      continue;
+    at = t;
+    break;
+  }
+  for (int g = 0; at > 0 && g < static_cast<int>(layout_.groups.size()); ++g) {
+    const Group& group = layout_.groups[static_cast<std::size_t>(g)];
+    const BlockSpan need = needed_blocks(group.coverage, layout_.block_tokens(group), at);
+    if (group.prefix() || need.empty() || here_at(s, g, at)) continue;
+    if (group.rebuildable && replay_from(group, step, at) > 0) continue;
+    Why states{Check::Groups, Code::None, g, need.to - 1, false};
+    explain(scratch, 0, states);
+    if (states.code != Code::InTier) why = states;
+    return;
   }
 }
 

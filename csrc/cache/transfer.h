@@ -97,12 +97,16 @@ struct Transfer {
 
   std::size_t sent = 0, settled = 0, ok = 0, late = 0;
   std::int64_t bytes_total = 0, bytes_moved = 0, bytes_in_flight = 0;
-  std::int64_t elsewhere = 0;  // pages that another fill or restore had claimed: not loaded here
+  // (group, own block) of pages that another fill or restore had claimed: not loaded here, and waited for in this order.
+  std::vector<std::pair<int, std::int64_t>> elsewhere;
+  std::size_t elsewhere_over = 0;  // of them
+  Deadline elsewhere_until{};
   bool cancelled = false, finished = false;
   TierStatus status = TierStatus::Ok;  // of the first record that failed
   Damage damage = Damage::None;
   std::int64_t failed_record = -1;
-  std::string device_error;  // what the driver said of a copy that failed
+  std::pair<int, std::int64_t> missing{-1, -1};  // the first that whoever had claimed it has not published
+  std::string device_error;                      // what the driver said of a copy that failed
 };
 
 // What became of the lengths asked for, and of pages.

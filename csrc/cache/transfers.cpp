@@ -21,7 +21,7 @@ Transfers::~Transfers() {
     for (const auto& transfer : live_) {
       transfer->cancelled = true;
       for (const BatchId batch : transfer->batches) cache_.link_.tier->cancel(batch);
-      drop_waiting(*transfer);
+      drop_waiting(*transfer, TierStatus::Cancelled);
       finish_if_over(*transfer);
     }
   }
@@ -52,7 +52,10 @@ std::int64_t Transfers::poll_locked() {
     if (n < reports.size()) break;
   }
   settled += end_copies();
-  for (const auto& transfer : live_) send(transfer);
+  for (const auto& transfer : live_) {
+    send(transfer);
+    finish_if_over(*transfer);
+  }
   std::erase_if(live_, [](const auto& transfer) { return transfer->finished; });
   return settled;
 }
@@ -93,7 +96,7 @@ void Transfers::send(const std::shared_ptr<Transfer>& transfer) {
     if (taken != TierStatus::Ok) {
       if (taken == TierStatus::Closed) cache_.tier_closed_.store(1);
       fail(*transfer, chosen.front(), taken, Damage::None);
-      drop_waiting(*transfer);
+      drop_waiting(*transfer, taken);
       finish_if_over(*transfer);
       return;
     }
@@ -203,7 +206,8 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
   ++transfer.settled;
   transfer.bytes_in_flight -= record.bytes;
   record.state = Transfer::Record::State::Settled;
-  note_written(transfer, record, done.status);
+  const TierStatus cause = cause_of(transfer, done.status);
+  note_written(transfer, record, cause);
   if (ok) {
     transfer.ok += transfer.kind == TransferKind::Flush || !record.is_sync ? 1 : 0;
     transfer.bytes_moved += record.bytes;
@@ -212,7 +216,7 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
     count_pages(base, Moved::Bytes, record);
     cache_.failed_loads_.forget(record.key.kind, record.key.digest);
   } else {
-    fail(transfer, index, done.status, done.damage);
+    fail(transfer, index, transfer.status == TierStatus::Ok ? cause : done.status, done.damage);
   }
   if (!done.released) {
     record.state = Transfer::Record::State::Late;
@@ -222,6 +226,14 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
     return;
   }
   release(transfer, record, ok);
+}
+
+// What was taken back, and not by its caller, came to the status of the record because of which it was; or the tier is
+// being closed.
+TierStatus Transfers::cause_of(const Transfer& transfer, TierStatus status) {
+  if (status != TierStatus::Cancelled || transfer.cancelled) return status;
+  const bool another = transfer.status != TierStatus::Ok && transfer.status != TierStatus::Declined;
+  return another ? transfer.status : TierStatus::Closed;
 }
 
 // What a flush will tell of.
@@ -256,7 +268,8 @@ void Transfers::release(Transfer& transfer, Transfer::Record& record, bool ok) {
   record.staged.reset();
 }
 
-// A block that cannot be had makes those above it useless: they are not asked for any more.
+// A block that cannot be had makes those above it useless: they are not asked for any more. Write admission says nothing
+// of those: they are to be seen by it as well.
 void Transfers::fail(Transfer& transfer, std::size_t index, TierStatus status, Damage damage) {
   const Transfer::Record& record = transfer.records[index];
   const bool storing = transfer.kind != TransferKind::Restore;
@@ -269,15 +282,16 @@ void Transfers::fail(Transfer& transfer, std::size_t index, TierStatus status, D
   transfer.status = status;
   transfer.damage = damage;
   transfer.failed_record = static_cast<std::int64_t>(index);
-  drop_waiting(transfer);
+  if (status == TierStatus::Declined) return;
+  drop_waiting(transfer, status);
   for (const BatchId batch : transfer.batches) cache_.link_.tier->cancel(batch);
 }
 
-void Transfers::drop_waiting(Transfer& transfer) {
+void Transfers::drop_waiting(Transfer& transfer, TierStatus because) {
   for (Transfer::Record& record : transfer.records) {
     if (record.state != Transfer::Record::State::Waiting) continue;
     record.state = Transfer::Record::State::Settled;
-    note_written(transfer, record, TierStatus::Cancelled);
+    note_written(transfer, record, because);
     ++transfer.sent;
     ++transfer.settled;
     if (record.copying) {
@@ -292,7 +306,25 @@ void Transfers::drop_waiting(Transfer& transfer) {
 void Transfers::finish_if_over(Transfer& transfer) {
   if (transfer.finished || transfer.settled != transfer.records.size() || transfer.late != 0) return;
   if (transfer.fill != nullptr) cache_.abort(*transfer.fill, false);
-  transfer.finished = true;
+  transfer.finished = !waits_for_others(transfer);
+}
+
+// Of a restore that left pages to others: whether one of them is still at it. Work: each page once, and one a call.
+bool Transfers::waits_for_others(Transfer& transfer) const {
+  for (; transfer.elsewhere_over < transfer.elsewhere.size(); ++transfer.elsewhere_over) {
+    const auto [group, block] = transfer.elsewhere[transfer.elsewhere_over];
+    const GroupSlot& at = cache_.store_.slot_of(group);
+    std::int64_t tip_unit = -1;
+    const Sighting seen =
+        cache_.store_.table().find(cache_.key_of_block(*transfer.keys, group, block, tip_unit));
+    const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
+    if (usable(phase) || transfer.status != TierStatus::Ok || transfer.cancelled) continue;
+    const bool moves = phase == Phase::Filling || phase == Phase::Restoring;
+    if (moves && TierClock::now() < transfer.elsewhere_until) return true;
+    transfer.status = TierStatus::Busy;
+    transfer.missing = {group, block};
+  }
+  return false;
 }
 
 void Transfers::count_pages(Count base, Moved what, const Transfer::Record& record) {
@@ -314,7 +346,7 @@ void Transfers::cancel(Transfer& transfer) {
   if (transfer.finished) return;
   transfer.cancelled = true;
   if (transfer.status == TierStatus::Ok) transfer.status = TierStatus::Cancelled;
-  drop_waiting(transfer);
+  drop_waiting(transfer, TierStatus::Cancelled);
   for (const BatchId batch : transfer.batches) cache_.link_.tier->cancel(batch);
   finish_if_over(transfer);
   std::erase_if(live_, [](const auto& each) { return each->finished; });
@@ -332,13 +364,14 @@ TransferState Transfers::state_of(const Transfer& transfer) const {
   state.ok = static_cast<std::int64_t>(transfer.ok);
   state.bytes_total = transfer.bytes_total;
   state.bytes_moved = transfer.bytes_moved;
-  state.elsewhere = transfer.elsewhere;
+  state.elsewhere = std::ssize(transfer.elsewhere);
   state.status = transfer.status;
   state.damage = transfer.damage;
   for (const Transfer::Boundary& each : transfer.boundaries) {
     if (each.lack != Transfer::Boundary::Lack::Nothing) state.left_out.push_back(each.tokens);
   }
   state.device_error = transfer.device_error;
+  std::tie(state.failed_group, state.failed_block) = transfer.missing;
   if (transfer.failed_record >= 0) {
     const auto& blocks = transfer.records[static_cast<std::size_t>(transfer.failed_record)].blocks;
     if (!blocks.empty())

@@ -45,6 +45,8 @@ class Transfers {
   std::shared_ptr<Transfer> flush(const TransferOptions& options);
   // Effect: takes pages for all that a resume at `tokens` needs and is not here, all or none, with the ticket's right
   // where one is given; asks the tier for their records. A page is published once its record was verified.
+  // Pages that somebody else has claimed are left to that one and waited for, for the time-out at most; where one is not
+  // there then it is Busy.
   // Requires: keys from the start; tokens a multiple of the step, or inside a unit of tokens; at most those of the keys.
   // Throws Error(ArgumentError, OutOfPages, Closed); nothing has changed then.
   std::shared_ptr<Transfer> restore(const std::shared_ptr<const KeyChain>& keys, std::int64_t tokens,
@@ -132,10 +134,12 @@ class Transfers {
   TierStatus submit(const Transfer& transfer, std::span<const std::size_t> chosen, BatchId& batch) const;
   bool take(const Done& done);
   void settle(Transfer& transfer, std::size_t index, const Done& done);
+  static TierStatus cause_of(const Transfer& transfer, TierStatus status);
   void note_written(Transfer& transfer, Transfer::Record& record, TierStatus status);
   void release(Transfer& transfer, Transfer::Record& record, bool ok);
   void fail(Transfer& transfer, std::size_t index, TierStatus status, Damage damage);
-  void drop_waiting(Transfer& transfer);
+  void drop_waiting(Transfer& transfer, TierStatus because);
+  bool waits_for_others(Transfer& transfer) const;
   void finish_if_over(Transfer& transfer);
   void count_pages(Count base, Moved what, const Transfer::Record& record);
 

@@ -21,12 +21,16 @@ void DiskStore::begin_put(TierOperation* operation, Deadline now) {
   if (bytes > most_record_bytes()) return answer(operation, TierStatus::Invalid);
   if (known(operation)) return;
   if (counts_.read_only.load()) return answer(operation, TierStatus::ReadOnly);
+  // First, so that a prefix has all its records touched by one try, whose blocks find no parent yet.
+  if (!operation->pinned && !admitter_.touched(operation->key)) {
+    return answer(operation, TierStatus::Declined);
+  }
   if (!index_.has_parent(operation->key, operation->parent) &&
       !parent_is_coming(operation->key, operation->parent)) {
     return answer(operation, TierStatus::Miss);
   }
-  if (!operation->pinned && !admitter_.admit(operation->key, bytes, now)) {
-    return answer(operation, TierStatus::NoSpace);
+  if (!operation->pinned && !admitter_.affordable(bytes, now)) {
+    return answer(operation, TierStatus::Declined);
   }
   auto pending = std::make_unique<Pending>();
   pending->operations.push_back(operation);

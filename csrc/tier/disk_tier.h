@@ -12,9 +12,9 @@
 
 namespace hkv {
 
-// What may be written. Always: every put. SecondTouch: a record whose key was put before (and refused, remembered for
-// a while). Budget: bytes a second at most, a bucket of `budget_burst_bytes`. Refused puts are NoSpace and counted;
-// pinned puts are never refused.
+// What may be written. Always: every put. SecondTouch: a record that was asked for before and is remembered
+// (touched_keys.h). Budget: bytes a second at most, a bucket of `budget_burst_bytes`. What is left out is Declined and
+// counted; what is pinned never is.
 enum class WriteAdmission : std::uint8_t { Always, SecondTouch, Budget };
 
 struct DiskOptions {

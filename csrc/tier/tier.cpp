@@ -80,6 +80,7 @@ const char* name_of(TierStatus status) {
     case TierStatus::Cancelled: return "Cancelled";
     case TierStatus::Closed: return "Closed";
     case TierStatus::ReadOnly: return "ReadOnly";
+    case TierStatus::Declined: return "Declined";
   }
   return "?";
 }

@@ -52,8 +52,9 @@ enum class TierStatus : std::uint8_t {
   Cancelled,
   Closed,
   ReadOnly,  // writes were given up after repeated failure; reads go on
+  Declined,  // there is room, and write admission leaves the record out; nothing was lost
 };
-inline constexpr int tier_status_count = 13;
+inline constexpr int tier_status_count = 14;
 const char* name_of(TierStatus status);
 
 using TierClock = std::chrono::steady_clock;  // a jump of the wall clock moves nothing
@@ -110,7 +111,7 @@ struct Done {
   bool late = false;
 };
 
-// `refused`: items that were answered Invalid, NoSpace, Unavailable, Busy or ReadOnly. `puts`: Ok ones, `put_known` of
+// `refused`: items that were answered Invalid, NoSpace, Declined, Unavailable, Busy or ReadOnly. `puts`: Ok ones, `put_known` of
 // them found their record there.
 struct TierUsage {
   std::uint64_t records = 0, bytes = 0, capacity_bytes = 0;

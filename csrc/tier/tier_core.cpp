@@ -131,6 +131,7 @@ void Tier::Core::count(const Operation& operation, TierStatus status) {
     case TierStatus::NoSpace:
     case TierStatus::Unavailable:
     case TierStatus::Invalid:
+    case TierStatus::Declined:
     case TierStatus::ReadOnly: ++counted.refused; break;
     case TierStatus::Cancelled:
     case TierStatus::Closed: break;

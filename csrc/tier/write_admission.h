@@ -5,42 +5,28 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "tier/disk_tier.h"
+#include "tier/touched_keys.h"
 
 namespace hkv {
 
 class WriteAdmitter {
  public:
-  explicit WriteAdmitter(const DiskOptions& options) : options_(options), left_(burst()) {
-    if (options.admission == WriteAdmission::SecondTouch) refused_.resize(remembered);
-  }
+  explicit WriteAdmitter(const DiskOptions& options) : options_(options), left_(burst()) {}
 
-  bool admit(const RecordKey& key, std::uint64_t bytes, Deadline now) {
-    switch (options_.admission) {
-      case WriteAdmission::Always: return true;
-      case WriteAdmission::SecondTouch: return second(key);
-      case WriteAdmission::Budget: return within_budget(bytes, now);
-    }
-    return true;
+  // Whether the key was asked for before; if not, it is from now on. Always true of what admits without that.
+  bool touched(const RecordKey& key) {
+    return options_.admission != WriteAdmission::SecondTouch || touched_.touch(key);
+  }
+  // Whether the bytes may be written now; if so, they are taken from the budget.
+  bool affordable(std::uint64_t bytes, Deadline now) {
+    return options_.admission != WriteAdmission::Budget || within_budget(bytes, now);
   }
 
  private:
-  static constexpr std::size_t remembered = std::size_t{1}
-                                            << 16;  // refused keys; a newer one takes its place
-
   std::uint64_t burst() const {
     return std::max(options_.budget_burst_bytes, options_.budget_bytes_per_second);
-  }
-  bool second(const RecordKey& key) {
-    // Digests are hashes; what small ones share is a place, and then the later one is remembered.
-    const std::uint64_t print = (key.digest.lo ^ key.digest.hi * 0x9E3779B97F4A7C15u ^ key.format.lo) +
-                                static_cast<std::uint64_t>(key.kind);
-    std::uint64_t& place = refused_[(print ^ print >> 29) % remembered];
-    if (place == print) return place = 0, true;
-    place = print;
-    return false;
   }
   bool within_budget(std::uint64_t bytes, Deadline now) {
     if (last_ == Deadline{}) last_ = now;
@@ -57,7 +43,7 @@ class WriteAdmitter {
   }
 
   const DiskOptions& options_;
-  std::vector<std::uint64_t> refused_;
+  TouchedKeys touched_;
   std::uint64_t left_;
   Deadline last_{};
 };

@@ -37,6 +37,9 @@ class KeyChain:
     def end_unit(self) -> int:
         ...
     @property
+    def first_tip_unit(self) -> int:
+        ...
+    @property
     def has_tokens(self) -> bool:
         ...
     @property

@@ -229,8 +229,11 @@ class CacheBase(Uncopied):
         ended = sum(isinstance(core, _core.Fill) and core.closed and not core.done for core in self._deferred.owners())
         return bool(tickets or fills > ended or self._core.counters()["pending"])
 
-    def _written(self, keys: _core.KeyChain, since: int) -> None:
-        """A prefix was published, new from `since` tokens on; what moves prefixes to a tier takes note."""
+    def _written(self, keys: _core.KeyChain, since: int, resumed: int) -> None:
+        """A prefix was published, new from `since` tokens on; what moves prefixes to a tier takes note.
+
+        Whoever wrote it went on from `resumed` tokens.
+        """
 
     def _poll_transfers(self) -> int:
         return 0 if self.tier is None else _core.poll_transfers(self._core)

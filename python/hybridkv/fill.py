@@ -131,7 +131,7 @@ class Fill(Uncopied):
                 return
             core.publish(chosen)
             if core.done:
-                cache._written(core.keys, core.since)
+                cache._written(core.keys, core.since, 0 if lease is None else lease.tokens)
             # Copies out of shared pages may be due until everything is published.
             if lease is not None and core.done and lease.valid:
                 lease._settle(RELEASED, 0, None)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hybridkv.errors import ArgumentError, TierError
-from hybridkv.tiers import DiskTier, Flaw, RecordKey, RecordKind, Store, StoredRecord, StoredRegion, TierStatus
+from hybridkv.tiers import DiskTier, Flaw, PutItem, RecordKey, RecordKind, Store, StoredRecord, StoredRegion, TierStatus
 from hybridkv.tiers.store import STANDINGS
 
 SCHEMA = 1
@@ -151,40 +151,59 @@ def verify(store: Store, step: Callable[[], None]) -> Json:
 def quarantine(path: str, document: Json) -> None:
     """Remove what :func:`verify` found unreadable, through the tier, so that it cannot be asked for again.
 
+    A listing is written anew: it says nothing but what its name does, and sound tips are found by it alone.
+
     Parameters
     ----------
     path : str
         The store, which nobody has open.
     document : dict
         What `verify` returned. ``quarantined`` becomes the number of records by status, with ``removed``, how many the
-        index lost by it, and ``reclaimed``, how many made room for tombstones.
+        index lost by it, ``rewritten``, how many listings were written anew, and ``reclaimed``, how many made room.
 
     Raises
     ------
     TierError
         The store is open elsewhere, or cannot be had.
     """
-    keys = [
-        RecordKey(bytes.fromhex(record["digest"]), bytes.fromhex(record["format"]), RecordKind[record["kind"].upper()])
-        for record in document["damaged"]
-        if record["standing"] == "live" and not record["readable"]
+    damaged = [record for record in document["damaged"] if record["standing"] == "live" and not record["readable"]]
+    keys = [_key_of(record) for record in damaged]
+    listings = [
+        PutItem(_key_of(record), (), bytes.fromhex(record["parent"]), flags=record["flags"])
+        for record in damaged
+        if record["is"] == "listing"
     ]
     statuses: Counter[str] = Counter()
+    written: Counter[str] = Counter()
     regions = max(4, document["regions"] + _SPARE_REGIONS)
     with DiskTier(path, regions * document["region_bytes"]) as tier:
         before = tier.usage().records
         for first in range(0, len(keys), _AT_ONCE):
             tier.remove(keys[first : first + _AT_ONCE])
-            tier.drain()
-            while reports := tier.poll():
-                statuses.update(report.status.name for report in reports)
+            _count_reports(tier, statuses)
+        left = tier.usage()
+        for first in range(0, len(listings), _AT_ONCE):
+            tier.put(listings[first : first + _AT_ONCE])
+            _count_reports(tier, written)
         after = tier.usage()
         document["quarantined"] = {
             "asked": len(keys),
             "statuses": dict(sorted(statuses.items())),
-            "removed": before - after.records - after.reclaimed,
+            "removed": before - left.records - left.reclaimed,
+            "rewritten": written["OK"],
             "reclaimed": after.reclaimed,
         }
+
+
+def _key_of(record: Json) -> RecordKey:
+    kind = RecordKind[record["kind"].upper()]
+    return RecordKey(bytes.fromhex(record["digest"]), bytes.fromhex(record["format"]), kind)
+
+
+def _count_reports(tier: DiskTier, statuses: Counter[str]) -> None:
+    tier.drain()
+    while reports := tier.poll():
+        statuses.update(report.status.name for report in reports)
 
 
 def quarantined(document: Json) -> bool:
@@ -369,6 +388,8 @@ def verify_text(document: Json) -> str:
     if done := document["quarantined"]:
         statuses = ", ".join(f"{count:,} {name}" for name, count in done["statuses"].items()) or "nothing to do"
         lines += [f"quarantine: {statuses}; {_records(done['removed'])} removed, with what stood on them"]
+        if done["rewritten"]:
+            lines += [f"  {done['rewritten']:,} listings of tips written anew, so that the tips are found"]
         if done["reclaimed"]:
             lines += [f"  {done['reclaimed']:,} others made room for the tombstones: the file system is full"]
     lines += ["sound" if document["sound"] else "NOT SOUND"]

@@ -313,7 +313,7 @@ class Ticket(Uncopied):
         def effect() -> None:
             core.end(tip)
             if cache.tier is not None:
-                cache._written(core.chain(), core.start_tokens)
+                cache._written(core.chain(), core.start_tokens, core.start_tokens)
 
         if due:
             effect()

@@ -55,12 +55,12 @@ class TierWrites:
         self._warned = False
         self._unsent: list[str] = []  # why, of prefixes that could not be handed over since that was told
 
-    def note(self, cache: Tiered, keys: _core.KeyChain, since: int) -> None:
-        """Take note of a prefix that was published, of which nothing below `since` tokens is new."""
+    def note(self, cache: Tiered, keys: _core.KeyChain, since: int, resumed: int) -> None:
+        """Take note of a prefix that was published, as :meth:`Tiered._written` does."""
         if self.mode == "none" or keys.tokens == 0:
             return
         if self.mode == "through":
-            self._begin(lambda: cache._offload_new(keys, since))
+            self._begin(lambda: cache._offload_new(keys, since, resumed))
             return
         name = keys.tip_key(keys.end_unit, keys.rest_tokens) if keys.rest_tokens else keys.digests[-1].tobytes()
         self._unstored[name] = keys

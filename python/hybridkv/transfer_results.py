@@ -18,6 +18,7 @@ LOST = frozenset(
         TierStatus.TIMEOUT,
         TierStatus.UNAVAILABLE,
         TierStatus.IO_ERROR,
+        TierStatus.INVALID,
         TierStatus.CLOSED,
         TierStatus.READ_ONLY,
     }
@@ -32,9 +33,10 @@ class TransferResult:
     Attributes
     ----------
     status : TierStatus
-        OK, or that of the first record that failed; CANCELLED.
+        OK, or that of the first record that failed; CANCELLED. BUSY where a restore loaded what it could, and another
+        request that was loading or computing the rest did not bring it in time, or gave it up: match again.
     tokens : int
-        Length that a restore made usable, where ``status`` is OK; the longest boundary that an offload stored.
+        The longest of ``boundaries``, or 0.
     records, stored : int
         Records that were to move, and that did.
     bytes : int
@@ -42,12 +44,13 @@ class TransferResult:
     why : Why or None
         Of a restore that failed: INTEGRITY where the record was damaged, torn, gone or could not be read, and so says
         the next match until the block is computed again; also where the tier was out of reach or too slow: then the
-        next match names the restore again. ABI where it is of another format. Kind DISK.
+        next match names the restore again. ABI where it is of another format. Kind DISK. ``status`` BUSY: the first
+        page that was left to another request, with the code ``filling``.
     left_out : tuple of int
         Of an offload: boundaries that have no complete state in memory, and so no record. Their history may be stored:
         it can be read and not resumed.
     elsewhere : int
-        Of a restore: pages that another request was already loading or computing.
+        Of a restore: pages that another request was already loading or computing: waited for, not loaded twice.
     boundaries : tuple of int
         Lengths in tokens, ascending. Of an offload those asked for that can be resumed from the tier now: stored by it
         or known there before. Of a restore the length that it made usable.
@@ -92,8 +95,9 @@ class FlushResult:
     records, bytes : int
         Records that offloads stored since, and their bytes.
     refused : mapping of str to int
-        Records that the tier did not take, by the name of the status: NO_SPACE where it is full or does not want them,
-        MISS where the block below was not there, CANCELLED behind one that failed.
+        Records that the tier did not take, by the name of the status: NO_SPACE where it is full, DECLINED where write
+        admission leaves them out, MISS where the block below is not there, CANCELLED where their offload was
+        cancelled. What was not sent because a record before it failed counts as that one.
     durable : bool
         False of a tier that loses everything with the process anyway.
     """

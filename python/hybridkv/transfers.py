@@ -10,6 +10,7 @@ from contextlib import suppress
 from hybridkv import _core
 from hybridkv.arguments import flag, length, members
 from hybridkv.cost import Choice
+from hybridkv.coverage import Prefix
 from hybridkv.deferred import checked_event
 from hybridkv.errors import ArgumentError, TierError
 from hybridkv.gate import Gate
@@ -102,19 +103,22 @@ class Transfer(Uncopied):
 
     def _result(self) -> TransferResult:
         state = self._core.state()
-        _, _, tokens, records, _, ok, _, moved, elsewhere, status, damage, group, block, left_out, device_error = state
+        _, _, _, records, _, ok, _, moved, elsewhere, status, damage, group, block, left_out, device_error = state
         if not device_error and self._gate is not None:
             device_error = self._gate.error
         found = TierStatus(status)
         why = None
         if self.kind == "restore" and group >= 0 and found is not TierStatus.CANCELLED:
-            why = self._why(found, Damage(damage), group, block, device_error)
+            if found is TierStatus.BUSY and elsewhere:
+                why = self._why_elsewhere(group, block)
+            else:
+                why = self._why(found, Damage(damage), group, block, device_error)
         boundaries, missed, blocks, *_ = self._core.outcome()
         lengths = tuple(sorted(boundaries))
         unit = self._cache.spec.unit_tokens
         return TransferResult(
             found,
-            tokens,
+            lengths[-1] if lengths else 0,
             records,
             ok,
             moved,
@@ -136,6 +140,12 @@ class Transfer(Uncopied):
         detail = f"the record of block {block} of {name!r} could not be loaded: {said}"
         check, code = (Check.ABI, "format") if foreign else (Check.INTEGRITY, "load")
         return Why(check, StateKind.DISK, name, block, code, detail)
+
+    def _why_elsewhere(self, group: int, block: int) -> Why:
+        lacking = self._cache.spec.groups[group]
+        check = Check.COMPLETE if isinstance(lacking.coverage, Prefix) else Check.GROUPS
+        detail = f"block {block} of {lacking.name!r} was left to another request, which has not published it"
+        return Why(check, lacking.kind, lacking.name, block, "filling", detail)
 
     def __repr__(self) -> str:
         state = self._core.state()
@@ -269,11 +279,12 @@ class Tiered(Running):
         """Store a prefix as :meth:`offload` would by default."""
         return _core.offload(self._core, keys, self._kept_boundaries(keys, keys.tokens), TIMEOUT_S, False, False)
 
-    def _offload_new(self, keys: _core.KeyChain, since: int) -> _core.Transfer:
+    def _offload_new(self, keys: _core.KeyChain, since: int, resumed: int) -> _core.Transfer:
         """Store what is new in a prefix of which nothing below `since` tokens is: work that does not grow with it.
 
         Boundaries are those that the policy keeps of all lengths beyond `since`; the core leaves out what lacks states.
-        The end of the sequence, or the longest boundary below it that is complete, is an end to the policy.
+        The end of the sequence, or the longest boundary below it that is complete, is an end to the policy; and so was
+        `resumed`, which a tier that waits for a second touch would else never be asked for again.
         """
         assert self.tier is not None
         step, tokens, windows = self.spec.boundary_tokens, keys.tokens, self.tier.windows
@@ -281,14 +292,20 @@ class Tiered(Running):
         ends = list(windows.kept(self.spec, [(t, True) for t in aligned]))[::-1] if windows.ends else []
         if windows.ends and keys.rest_tokens:
             ends.insert(0, tokens)
-        return _core.offload_new(
-            self._core, keys, list(windows.kept(self.spec, [(t, False) for t in aligned])), ends, TIMEOUT_S
-        )
+        kept = list(windows.kept(self.spec, [(t, False) for t in aligned]))
+        if resumed and (resumed % step == 0 or self._names_tip(keys, resumed)):
+            kept.extend(windows.kept(self.spec, [(resumed, True)]))
+        return _core.offload_new(self._core, keys, kept, ends, TIMEOUT_S)
 
-    def _written(self, keys: _core.KeyChain, since: int) -> None:
-        """A prefix was published, new from `since` tokens on: store it where the cache does so by itself."""
+    def _names_tip(self, keys: _core.KeyChain, tokens: int) -> bool:
+        """Tell whether a length ends inside a unit whose tokens the keys know."""
+        unit = self.spec.unit_tokens
+        return bool(keys.has_tokens and tokens % unit and tokens // unit >= keys.first_tip_unit)
+
+    def _written(self, keys: _core.KeyChain, since: int, resumed: int) -> None:
+        """Store what was published where the cache does so by itself; see the base."""
         if self.tier is not None:
-            self._tier_writes.note(self, keys, since)
+            self._tier_writes.note(self, keys, since, resumed)
 
     def poll(self) -> int:
         """Apply what is due after events, take what the tier reports, and store what is due.

@@ -198,12 +198,13 @@ def test_quarantine_removes_the_damaged_and_what_stands_on_it(store: Path, capsy
         "asked": 2,
         "statuses": {"MISS": 1, "OK": 1},  # the boundary went with the block
         "removed": 3,
+        "rewritten": 0,
         "reclaimed": 0,
     }
     flip(file, offset + UNIT - 1)
     code, document = call(capsys, "verify", store, "--quarantine")
     assert code == 0
-    assert document["quarantined"] == {"asked": 0, "statuses": {}, "removed": 0, "reclaimed": 0}
+    assert document["quarantined"] == {"asked": 0, "statuses": {}, "removed": 0, "rewritten": 0, "reclaimed": 0}
     found = statuses(store)
     assert {name for name, status in found.items() if status == "OK"} == {(1, "block")}
     assert set(found.values()) == {"OK", "MISS"}
@@ -454,7 +455,7 @@ def test_the_schema_is_stable(store: Path, capsys: pytest.CaptureFixture[str]) -
     }
     assert set(document["damaged"][0]) == RECORD
     assert set(document["damaged"][0]["flaws"][0]) == set(document["other_flaws"][0]) == FLAW
-    assert set(document["quarantined"]) == {"asked", "statuses", "removed", "reclaimed"}
+    assert set(document["quarantined"]) == {"asked", "statuses", "removed", "rewritten", "reclaimed"}
 
 
 def test_a_step_is_a_region(store: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hybridkv as hk
@@ -54,11 +55,39 @@ def test_a_result_names_the_status_of_what_the_tier_refused(tmp_path: Path) -> N
         world = World(tier)
         world.write(world.keys(8))
         refused = world.cache.offload(world.keys(8)).result(10)
-        assert refused.status is TierStatus.NO_SPACE
-        assert refused.boundaries == () and refused.missed == {4: "NO_SPACE", 8: "NO_SPACE"}
+        assert refused.status is TierStatus.DECLINED and refused.tokens == 0
+        assert refused.boundaries == () and refused.missed == {4: "DECLINED", 8: "DECLINED"}
         flushed = world.cache.flush(10)  # nobody lost anything: the tier did not want it
-        assert flushed.records == 0 and flushed.refused["NO_SPACE"] >= 1
+        assert flushed.records == 0 and dict(flushed.refused) == {"DECLINED": refused.records}
+        stored = world.cache.offload(world.keys(8)).result(10)  # all of it, the second time
+        assert stored.ok and stored.stored == refused.records and stored.boundaries == (4, 8) and stored.tokens == 8
         world.cache.close()
+
+
+def test_a_conversation_that_goes_on_is_stored_by_second_touch_up_to_where_it_went_on(tmp_path: Path) -> None:
+    with disk(tmp_path, admission="second_touch") as tier:
+        world = World(tier, tier_writes="through")
+        for tokens in (8, 16, 22, 30):  # the third ends in a tip
+            keys = world.keys(tokens)
+            world.cache.reserve(keys, lease=world.cache.match(keys).lease).publish()
+            world.cache.flush(10)
+        world.forget(keys)
+        assert world.cache.restorable(keys).restore_tokens == 22
+        world.cache.close()
+
+
+def test_a_record_that_the_tier_cannot_take_is_lost_and_flush_says_so(tmp_path: Path) -> None:
+    page = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=MIB)
+    of = hk.CacheSpec(4, [page])
+    with disk(tmp_path) as tier:  # whose regions are no larger
+        cache = hk.HybridCache(of, blocks=4, tier=tier)
+        cache.bind("kv", np.zeros((4, MIB), np.uint8))
+        keys = hk.block_keys(range(8), 4)
+        cache.insert(keys)
+        assert cache.offload(keys).result(10).status is TierStatus.INVALID
+        with pytest.raises(hk.TierError, match="2 INVALID"):
+            cache.flush(10)
+        cache.close()
 
 
 LIFE = """

@@ -214,3 +214,23 @@ def test_a_tip_stored_with_other_rows_is_one_of_another_format(tmp_path: Path) -
         assert plan is not None and plan.restore_tokens == 18
         assert world.cache.restore(plan).result(10).ok
         world.cache.close()
+
+
+def test_a_damaged_listing_is_written_anew_since_sound_tips_are_found_by_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hk.DiskTier(tmp_path, 8 << 20, region_bytes=1 << 20) as tier:
+        world = World(tier)
+        world.write(world.keys(18))
+        assert world.cache.offload(world.keys(18), boundaries=[16, 18]).result(10).tips == (18,)
+        world.cache.close()
+    with Store(tmp_path) as found:
+        [(name, offset)] = [(r.file, x.offset) for r in found.regions() for x in r.records if x.flags & 0x40]
+    flip(tmp_path / name, offset + 20)
+    code, document = call(capsys, "verify", tmp_path, "--quarantine")
+    assert (code, document["quarantined"]["rewritten"], document["quarantined"]["removed"]) == (1, 1, 1)
+    assert call(capsys, "verify", tmp_path)[0] == 0
+    with hk.DiskTier(tmp_path, 8 << 20) as tier:
+        world = World(tier)
+        assert world.cache.restorable(world.keys(20)).restore_tokens == 18
+        world.cache.close()

@@ -97,8 +97,8 @@ BUGS = [
         "quarantine of what can be read",
         "a record is removed though no byte of it that anybody gets is wrong",
         REPORT,
-        'if record["standing"] == "live" and not record["readable"]\n',
-        'if record["standing"] == "live"\n',
+        'if record["standing"] == "live" and not record["readable"]]\n',
+        'if record["standing"] == "live"]\n',
         f"{TEST}::test_quarantine_removes_the_damaged_and_what_stands_on_it",
     ),
     Bug(

@@ -211,7 +211,7 @@ BUGS = [
         "write-through asks for every length",
         "each publish asks for all usable lengths of the prefix",
         WRITES,
-        "            self._begin(lambda: cache._offload_new(keys, since))",
+        "            self._begin(lambda: cache._offload_new(keys, since, resumed))",
         "            self._begin(lambda: cache._offload_all(keys))",
         f"{FLUSH}::test_write_through_never_walks_the_prefix",
     ),

@@ -73,8 +73,9 @@ class DiskTier(Tier):
     depth : int
         Reads and writes at the device at a time.
     admission : {"always", "second_touch", "budget"}
-        What is written: every put; only what is put a second time; or so many bytes a second. What is refused is
-        NO_SPACE and counted; pinned records never are.
+        What is written: every put; only what is put a second time (at least the last 262,144 records put are
+        remembered, 16 to 32 bytes each); or so many bytes a second. What is left out is DECLINED and counted; pinned
+        records never are.
     budget_bytes_per_second, budget_burst_bytes : int, optional
         Of ``admission="budget"``.
     keep_share : float

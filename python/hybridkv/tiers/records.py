@@ -36,7 +36,7 @@ class TierStatus(IntEnum):
     """No such record; of a put: its parent is not there. Not an error."""
     BUSY = 2
     NO_SPACE = 3
-    """The tier is full, or does not want it; nothing was lost."""
+    """The tier or its file system is full; nothing was lost."""
     CORRUPT = 4
     """A record was there and was not what it said: it is dropped and counted."""
     MISMATCH = 5
@@ -52,6 +52,8 @@ class TierStatus(IntEnum):
     CLOSED = 11
     READ_ONLY = 12
     """Writes were given up after repeated failure; reads go on."""
+    DECLINED = 13
+    """Of a put: there is room, and write admission leaves the record out; nothing was lost."""
 
 
 class Damage(IntEnum):
@@ -266,9 +268,10 @@ class TierUsage:
     """What a tier holds, has under way, and has counted since it was opened.
 
     ``quarantined`` are late calls whose arrays are not released;
-    ``refused`` counts items that were answered INVALID, NO_SPACE, UNAVAILABLE, BUSY or READ_ONLY; ``put_known`` puts
-    whose record was there already; ``reclaimed`` records that made room for others. ``arenas`` are registered now,
-    ``arenas_fixed`` of them with the engine of a disk tier, whose requests need not look for their pages each time;
+    ``refused`` counts items that were answered INVALID, NO_SPACE, DECLINED, UNAVAILABLE, BUSY or READ_ONLY;
+    ``put_known`` puts whose record was there already; ``reclaimed`` records that made room for others. ``arenas`` are
+    registered now, ``arenas_fixed`` of them with the engine of a disk tier, whose requests need not look for their
+    pages each time;
     ``fixed_requests`` counts those that did not, ``arena_reads`` the reads of gets into arenas among them.
     """
 

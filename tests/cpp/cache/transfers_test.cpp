@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "cache/device_pool_cases.h"
+#include "cache/lost_states.h"
+#include "cache/shared_loads.h"
 #include "cache/tip_transfers.h"
 #include "cache/transfer_world.h"
 #include "cache/write_through.h"
@@ -307,20 +309,6 @@ HKV_TEST("a cancelled restore gives its pages back and publishes what was verifi
   EXPECT_EQ(w.look(keys).remedy, Remedy::Restore);
 }
 
-HKV_TEST("two restores of one prefix load each block once") {
-  World w(hybrid(16));
-  const auto keys = w.stored_and_gone();
-  auto first = w.restore(keys, 16);
-  auto second = w.restore(keys, 16);
-  EXPECT_EQ(w.tier.waiting.size(), 5u);
-  EXPECT_EQ(w.cache.transfers().state_of(*second).elsewhere, 11);
-  EXPECT(w.cache.transfers().state_of(*second).finished);
-  w.tier.end_all();
-  w.cache.transfers().poll();
-  EXPECT_EQ(w.look(keys).usable_tokens, 16);
-  w.expect_idle();
-}
-
 HKV_TEST("a restore that does not fit takes nothing") {
   World w(hybrid(4));
   const auto keys = w.keys(17), other = w.keys(12, 1000);
@@ -369,24 +357,6 @@ HKV_TEST("pages that an offload pins are counted among those that nobody answers
   w.tier.end_all();
   w.cache.transfers().poll();
   w.expect_idle();
-}
-
-HKV_TEST("a record of another format is a false hit by ABI, and is not restored") {
-  World w(hybrid(16));
-  const auto keys = w.keys(17);
-  w.write(w.keys(16));
-  w.store(keys, {16});
-  TierLink other;
-  other.block_format = {1, 1};
-  other.boundary_format = {1, 1};
-  World reader(hybrid(16), other);
-  reader.tier.stored = w.tier.stored;
-  const Verdict verdict = reader.look(keys);
-  EXPECT_EQ(verdict.outcome, Outcome::FalseHit);
-  EXPECT_EQ(verdict.why.check, Check::Abi);
-  EXPECT_EQ(verdict.why.code, Code::Format);
-  EXPECT(verdict.why.in_tier);
-  EXPECT_EQ(verdict.restore_tokens, 0);
 }
 
 HKV_TEST("a group that can be computed again may be left out of the record, and is replayed then") {

@@ -154,9 +154,14 @@ HKV_TEST("admission: a second touch, a budget, and pins that pass") {
   second.admission = WriteAdmission::SecondTouch;
   DiskWorld world(SimulatedDisk(), second);
   world.open();
-  EXPECT_EQ(world.wait(world.put(1)), TierStatus::NoSpace);
+  EXPECT_EQ(world.wait(world.put(1)), TierStatus::Declined);
   EXPECT_EQ(world.wait(world.put(2, -1, false, true)), TierStatus::Ok);
   EXPECT_EQ(world.wait(world.put(1)), TierStatus::Ok);
+  for (const TierStatus status :
+       {TierStatus::Declined, TierStatus::Ok}) {  // a prefix as a whole, the second time
+    for (const int key : {11, 12, 13})
+      EXPECT_EQ(world.wait(world.put(key, key == 11 ? -1 : key - 1)), status);
+  }
   DiskOptions budget = world_options();
   budget.admission = WriteAdmission::Budget;
   budget.budget_bytes_per_second = 30'000;
@@ -164,13 +169,33 @@ HKV_TEST("admission: a second touch, a budget, and pins that pass") {
   slow.open();
   EXPECT_EQ(slow.wait(slow.put(1)), TierStatus::Ok);
   EXPECT_EQ(slow.wait(slow.put(2)), TierStatus::Ok);
-  EXPECT_EQ(slow.wait(slow.put(3)), TierStatus::NoSpace);
+  EXPECT_EQ(slow.wait(slow.put(3)), TierStatus::Declined);
   slow.now += std::chrono::milliseconds(500);
   EXPECT_EQ(slow.wait(slow.put(3)), TierStatus::Ok);
-  EXPECT_EQ(slow.wait(slow.put(4)), TierStatus::NoSpace);
+  EXPECT_EQ(slow.wait(slow.put(4)), TierStatus::Declined);
   slow.now -=
       std::chrono::hours(1);  // no clock that the store would read, and time that goes back gives nothing
-  EXPECT_EQ(slow.wait(slow.put(4)), TierStatus::NoSpace);
+  EXPECT_EQ(slow.wait(slow.put(4)), TierStatus::Declined);
+}
+
+HKV_TEST("of keys asked for once the last ones are remembered, all of them, and no others") {
+  TouchedKeys touched;
+  const auto key_of = [](std::uint64_t i) {
+    RecordKey key{{i, i * i}, {7, 7}, i % 2 == 0 ? RecordKind::Block : RecordKind::Boundary};
+    return key;
+  };
+  constexpr std::uint64_t all = TouchedKeys::remembered;
+  std::uint64_t known = 0;
+  for (std::uint64_t i = 0; i < all; ++i) known += touched.touch(key_of(i)) ? 1 : 0;
+  EXPECT_EQ(known, 0u);
+  for (std::uint64_t i = 0; i < all; ++i) known += touched.touch(key_of(i)) ? 1 : 0;
+  EXPECT_EQ(known, all);
+  for (std::uint64_t i = all; i < 2 * all; ++i) known += touched.touch(key_of(i)) ? 1 : 0;
+  EXPECT_EQ(known, all);
+  EXPECT(touched.touch(key_of(0)));  // of the generation before
+  EXPECT(!touched.touch(key_of(2 * all)));
+  EXPECT(!touched.touch(key_of(1)));  // two generations old
+  EXPECT(touched.bytes() <= std::size_t{8} << 20);
 }
 
 HKV_TEST("no room for another region: fewer are used where that is asked for, and else what is there stays") {

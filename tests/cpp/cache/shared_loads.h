@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several who ask for one prefix: who loads what, who waits, and what each is told; and why records were not stored.
+//
+// Thread safety: one thread.
+#pragma once
+#include <array>
+
+#include "cache/transfer_world.h"
+
+namespace hkv::shared_loads {
+
+using transfer_world::hybrid;
+using transfer_world::World;
+
+HKV_TEST("two restores of one prefix load each block once, and the second is done with the first") {
+  World w(hybrid(16));
+  const auto keys = w.stored_and_gone();
+  auto first = w.restore(keys, 16);
+  auto second = w.restore(keys, 16);
+  EXPECT_EQ(w.tier.waiting.size(), 5u);
+  EXPECT_EQ(w.cache.transfers().state_of(*second).elsewhere, 11);
+  for (int i = 0; i < 4; ++i) w.tier.end_one();
+  w.cache.transfers().poll();
+  EXPECT(!w.cache.transfers().state_of(*second).finished);
+  w.tier.end_one();
+  w.cache.transfers().poll();
+  EXPECT(w.cache.transfers().state_of(*second).finished);
+  EXPECT_EQ(w.cache.transfers().state_of(*second).status, TierStatus::Ok);
+  EXPECT_EQ(w.cache.transfers().outcome_of(*second).boundaries, std::vector<std::int64_t>{16});
+  EXPECT_EQ(w.look(keys).usable_tokens, 16);
+  w.expect_idle();
+}
+
+HKV_TEST("a restore whose pages another did not bring is Busy, and names the first") {
+  World w(hybrid(16));
+  const auto keys = w.stored_and_gone();
+  auto first = w.restore(keys, 16);
+  auto second = w.restore(keys, 16);
+  auto third = w.restore(keys, 16);
+  w.cache.transfers().cancel(*third);
+  EXPECT_EQ(w.cache.transfers().state_of(*third).status, TierStatus::Cancelled);
+  w.tier.end_one();
+  w.tier.end_one(TierStatus::IoError);  // of the second block
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  const TransferState state = w.cache.transfers().state_of(*second);
+  EXPECT(state.finished);
+  EXPECT_EQ(state.status, TierStatus::Busy);
+  EXPECT_EQ(state.failed_group, 0);
+  EXPECT_EQ(state.failed_block, 1);
+  const TransferOutcome outcome = w.cache.transfers().outcome_of(*second);
+  EXPECT(outcome.boundaries.empty());
+  EXPECT_EQ(outcome.missed[0].second, static_cast<int>(TierStatus::Busy));
+  w.expect_idle();
+}
+
+HKV_TEST("a restore waits for others no longer than its time-out") {
+  World w(hybrid(16));
+  const auto keys = w.stored_and_gone();
+  auto first = w.restore(keys, 16);
+  TransferOptions at_once;
+  at_once.timeout = std::chrono::nanoseconds(1);
+  auto second = w.cache.transfers().restore(keys, 16, at_once, nullptr);
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*second).status, TierStatus::Busy);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  w.expect_idle();
+}
+
+HKV_TEST("states that are being loaded are waited for, and in nobody's plan") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {16});
+  std::vector<Selection> gone(4);
+  gone[2].all = true;
+  w.cache.evict(*keys, gone);
+  EXPECT_EQ(w.look(keys).restore_tokens, 16);
+  auto back = w.restore(keys, 16);
+  const Verdict verdict = w.look(keys);
+  EXPECT_EQ(verdict.remedy, Remedy::Wait);
+  EXPECT_EQ(verdict.restore_tokens, 0);
+  EXPECT_EQ(w.cache.restorable(*keys, 17), 0);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.look(keys).usable_tokens, 16);
+  w.expect_idle();
+}
+
+HKV_TEST("what write admission leaves out keeps nothing else from being asked for") {
+  World w(hybrid(32));
+  w.write(w.keys(16));
+  auto out = w.cache.transfers().offload(w.keys(16), std::array<std::int64_t, 1>{16}, {});
+  w.tier.end_one(TierStatus::Declined);
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.tier.waiting.size(), 4u);
+  while (!w.tier.waiting.empty()) w.tier.end_one(TierStatus::Declined);
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*out).status, TierStatus::Declined);
+  auto flush = w.cache.transfers().flush({});
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  const Written written = w.cache.transfers().outcome_of(*flush).written;
+  EXPECT_EQ(written.failed[static_cast<std::size_t>(TierStatus::Declined)], 5);
+  w.expect_idle();
+}
+
+// What a flush tells of an offload of five records whose second ended so.
+std::int64_t told_as(TierStatus status, TierStatus told, bool cancelled_by_caller) {
+  World w(hybrid(32));
+  w.write(w.keys(16));
+  auto out = w.cache.transfers().offload(w.keys(16), std::array<std::int64_t, 1>{16}, {});
+  w.tier.end_one();
+  w.tier.end_one(status);
+  if (cancelled_by_caller) w.cache.transfers().cancel(*out);
+  w.cache.transfers().poll();
+  while (!w.tier.waiting.empty()) w.tier.end_one(TierStatus::Cancelled);
+  w.cache.transfers().poll();
+  auto flush = w.cache.transfers().flush({});
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  const Written written = w.cache.transfers().outcome_of(*flush).written;
+  EXPECT_EQ(written.records, 1);
+  w.expect_idle();
+  return written.failed[static_cast<std::size_t>(told)];
+}
+
+HKV_TEST(
+    "what was taken back because of another record is told as that one; of a tier that closes, as closed") {
+  EXPECT_EQ(told_as(TierStatus::IoError, TierStatus::IoError, false), 4);
+  EXPECT_EQ(told_as(TierStatus::Cancelled, TierStatus::Closed, false), 4);
+  EXPECT_EQ(told_as(TierStatus::Cancelled, TierStatus::Cancelled, true), 4);
+}
+
+}  // namespace hkv::shared_loads
