@@ -291,9 +291,9 @@ HKV_TEST(
 HKV_TEST("a fifth tip behind one unit displaces one, and that is counted") {
   World w(transfer_world::hybrid(24));  // behind no unit: all begin with the sequence
   const auto keys = [&](std::int64_t i) { return w.keys(5, 1 + i * 100); };
-  for (std::int64_t i = 0; i < 4; ++i) w.write(w.keys(3, 1 + i * 100));
+  for (std::int64_t i = 0; i < 4; ++i) write(w, w.keys(3, 1 + i * 100));
   EXPECT_EQ(w.cache.counters().read(kTipsDisplaced), 0);
-  w.write(w.keys(3, 401));
+  write(w, w.keys(3, 401));
   EXPECT_EQ(w.cache.counters().read(kTipsDisplaced), 1);
   EXPECT_EQ(w.cache.counters().read(kUnplaced), 0);
   for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(w.look(keys(i)).usable_tokens, i == 0 ? 0 : 3);

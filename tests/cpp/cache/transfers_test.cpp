@@ -236,7 +236,7 @@ HKV_TEST(
 HKV_TEST("what a tip takes to restore: of its partial pages those that are not here") {
   World w(hybrid(24));
   const auto keys = w.keys(18);
-  w.write(keys);
+  tip_transfers::write(w, keys);
   w.store(keys, {18});
   const auto taken = [&](std::vector<Selection> gone) {
     w.cache.evict(*keys, gone);
