@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ RULES: dict[str, Rule] = {
     "synchronizes-with is mutual": orders.graph,
     "tests have names that are collected": registered.names,
     "documented paths exist": documents.paths,
+    "code in documents runs or says so": documents.unmarked,
     "SPDX headers": headers.licences,
     "no paths of a machine": headers.machine_paths,
     "file length": length.file_lines,
@@ -118,6 +120,9 @@ SEEDS: list[tuple[str, str, Seed]] = [
     ("documented paths exist", "gone", plant("README.md", "\nSee `csrc/gone/away.h`.\n")),
     ("documented paths exist", "bare name", plant("csrc/README.md", "\nSee `no_such_file.h`.\n")),
     ("documented paths exist", "link", plant("docs/seeded.md", "[x](csrc/gone.md)\n")),
+    ("code in documents runs or says so", "py", plant("README.md", "\n```py\nimport nothing\n```\n")),
+    ("code in documents runs or says so", "mark", plant("docs/seeded.md", "```python skip\nx\n```\n")),
+    ("code in documents runs or says so", "indented", plant("docs/seeded.md", "- x\n\n  ```python\n  x\n  ```\n")),
     ("SPDX headers", "missing", plant("csrc/base/seeded.h", "#pragma once\n")),
     ("SPDX headers", "wrong", swap("pyproject.toml", "Apache-2.0", "MIT")),
     ("SPDX headers", "after #!", plant("tests/seeded.py", "#!/usr/bin/env python3\nimport os\n")),
@@ -286,11 +291,9 @@ def test_the_cpp_harness_refuses_to_run_no_test(tmp_path: Path) -> None:
     assert run_cpp(tmp_path, 'HKV_TEST("a") {}', "b").returncode == 2
 
 
-RUN = (
-    "README.md", "docs/disk-tier.md", "docs/running-requests.md", "docs/kernels.md", "docs/kernels-reference.md",
-    "docs/windows.md",
-)  # fmt: skip
-BLOCKS = [(name, *block) for name in RUN for block in documents.code_blocks(ROOT / name)]
+DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+BLOCKS = [(name, *block) for name in DOCUMENTS for block in documents.code_blocks(ROOT / name)]
+NOT_RUN = [(name, *block) for name in DOCUMENTS for block in documents.code_blocks(ROOT / name, documents.NOT_RUN)]
 
 
 @pytest.mark.parametrize(("name", "line", "code"), BLOCKS, ids=[f"{name}, line {line}" for name, line, _ in BLOCKS])
@@ -301,8 +304,21 @@ def test_the_code_in_the_documents_runs(name: str, line: int, code: str, capsys:
         assert promised in printed
 
 
+@pytest.mark.parametrize(("name", "line", "code"), NOT_RUN, ids=[f"{name}, line {line}" for name, line, _ in NOT_RUN])
+def test_the_code_that_is_not_run_names_what_there_is(name: str, line: int, code: str) -> None:
+    import hybridkv as hk
+
+    for node in ast.walk(ast.parse("\n" * (line - 1) + code, name)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hk":
+            assert hasattr(hk, node.attr), f"{name}, line {node.lineno}: hk.{node.attr}"
+
+
 def test_the_documents_have_code() -> None:
-    assert {name for name, _, _ in BLOCKS} == set(RUN)
+    wanted = {
+        "README.md",
+        *(f"docs/{name}.md" for name in ("disk-tier", "engine", "kernels", "running-requests", "windows")),
+    }
+    assert wanted <= {name for name, _, _ in BLOCKS}
 
 
 def test_what_is_left_out_under_thread_sanitizer_starts_no_thread() -> None:

@@ -109,6 +109,7 @@ py::dict counters(const CacheBox& box) {
                                                           {"raced", kRaced},
                                                           {"duplicates", kDuplicates},
                                                           {"unplaced", kUnplaced},
+                                                          {"tips_displaced", kTipsDisplaced},
                                                           {"leaks", kLeaks},
                                                           {"quarantined", kQuarantined},
                                                           {"published", kPublished},

@@ -35,6 +35,7 @@ enum Count : int {
   kRaced,
   kDuplicates,
   kUnplaced,
+  kTipsDisplaced,
   kLeaks,
   kQuarantined,
   kPublished,

@@ -36,7 +36,7 @@ class MissingHistory {
 };
 
 // Pages that a resume exactly at the length needs and that are not here: in the boundary record, or to be computed again.
-// Of a tip those are its partial pages too, history's with them.
+// Of a tip those are its partial pages too, history's with them. `is_missing` goes by keys of exactly that length.
 template <class IsMissing>
 void count_states(const Layout& layout, std::uint8_t left_out, IsMissing&& is_missing,
                   RestoreOption& option) {
@@ -44,15 +44,14 @@ void count_states(const Layout& layout, std::uint8_t left_out, IsMissing&& is_mi
     const Group& group = layout.groups[static_cast<std::size_t>(g)];
     const std::int64_t block_tokens = layout.block_tokens(group);
     if (group.prefix()) {
-      option.pages[static_cast<std::size_t>(g)] += option.tokens % block_tokens != 0 ? 1 : 0;
+      const bool partial = option.tokens % block_tokens != 0;
+      option.pages[static_cast<std::size_t>(g)] +=
+          partial && is_missing(g, option.tokens / block_tokens) ? 1 : 0;
       continue;
     }
     const BlockSpan need = needed_blocks(group.coverage, block_tokens, option.tokens);
     std::int64_t missing = 0;
-    for (std::int64_t block = need.from; block < need.to; ++block) {
-      const bool partial = (block + 1) * block_tokens > option.tokens;
-      missing += partial || is_missing(g, block) ? 1 : 0;
-    }
+    for (std::int64_t block = need.from; block < need.to; ++block) missing += is_missing(g, block) ? 1 : 0;
     if (missing == 0) continue;
     if (group.rebuildable && (left_out & left_out_flag(layout, g)) != 0) {
       option.resume_tokens =
@@ -81,19 +80,26 @@ std::vector<RestoreOption> HybridCache::restore_options(const KeyChain& keys, st
   std::sort(options.begin(), options.end(), by_tokens);
   const auto same = [](const RestoreOption& a, const RestoreOption& b) { return a.tokens == b.tokens; };
   options.erase(std::unique(options.begin(), options.end(), same), options.end());
-  const auto is_missing = [&](int g, std::int64_t block) {
+  const auto is_missing = [&](const KeyChain& prefix, int g, std::int64_t block) {
     std::int64_t tip_unit = -1;
-    const Sighting seen = store_.table().find(key_of_block(keys, g, block, tip_unit));
+    const Sighting seen = store_.table().find(key_of_block(prefix, g, block, tip_unit));
     const GroupSlot& at = store_.slot_of(g);
     return !seen.found() || !seen.word(at.which).usable_slot(at.slot);
   };
   MissingHistory history(layout_);
   for (RestoreOption& option : options) {
     option.pages.assign(layout_.groups.size(), 0);
-    history.count(option.tokens, is_missing, option.pages);
+    const auto whole_missing = [&](int g, std::int64_t block) { return is_missing(keys, g, block); };
+    history.count(option.tokens, whole_missing, option.pages);
+    // The partial pages of a tip go by the key of exactly that length.
+    const std::shared_ptr<const KeyChain> tip =
+        is_tip(layout_, option.tokens) ? keys.head(option.tokens) : nullptr;
+    const KeyChain& prefix = tip == nullptr ? keys : *tip;
+    const auto state_missing = [&](int g, std::int64_t block) { return is_missing(prefix, g, block); };
     const RecordKey boundary = link_.record(RecordKind::Boundary, key_at(layout_, keys, option.tokens));
     const Presence stored = link_.tier->look(boundary);
-    count_states(layout_, stored.answer == Presence::Answer::Here ? stored.flags : 0xFF, is_missing, option);
+    count_states(layout_, stored.answer == Presence::Answer::Here ? stored.flags : 0xFF, state_missing,
+                 option);
   }
   return options;
 }

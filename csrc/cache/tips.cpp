@@ -113,8 +113,8 @@ DescriptorId HybridCache::directory_of(Key128 key) {
   }
 }
 
-// Files a published tip below the unit of key `parent`, or below the root, whose key is not in the table. A fifth one takes the place of the oldest that nobody pins; where all are pinned
-// the new one stays unfindable and is counted.
+// Files a published tip below the unit of key `parent`, or below the root, whose key is not in the table. A fifth one takes
+// the place of the oldest that nobody pins, and where all are pinned the new one stays unfindable: both are counted.
 void HybridCache::file_tip(Key128 parent, DescriptorId tip) {
   const Key128 key = key_message::directory_key(parent);
   tips_filed_.store(1);
@@ -173,7 +173,10 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint32_t wanted) {
     if (place < 0) return false;
     if (!d.tip(place).compare_exchange(there, wanted)) continue;
     // A dead entry's key may be that of the tip just filed: it came back under another id.
-    if (lives && store_.is_tip_of(DescriptorId{there}, directory)) evict_tip(DescriptorId{there});
+    if (lives && store_.is_tip_of(DescriptorId{there}, directory)) {
+      counters_.add(kTipsDisplaced, 1);
+      evict_tip(DescriptorId{there});
+    }
     return true;
   }
 }

@@ -7,9 +7,12 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -227,6 +230,28 @@ int DirectoryIo::sync_directory() {
 
 int DirectoryIo::lock() {
   return retried([&] { return ::flock(directory_, LOCK_EX | LOCK_NB); });
+}
+
+// The kernel's list of locks names each by the device and inode of its file. Where the file system tells another device
+// (as btrfs does), where the list is not to be read, or the owner is in another namespace of processes, nobody knows.
+int DirectoryIo::locked_by() {
+  struct stat status{};
+  if (retried([&] { return ::fstat(directory_, &status); }) != 0) return 0;
+  std::FILE* locks = std::fopen("/proc/locks", "re");
+  if (locks == nullptr) return 0;
+  int owner = 0;
+  char line[256];
+  while (owner <= 0 && std::fgets(line, sizeof line, locks) != nullptr) {
+    int pid = 0;
+    unsigned major_number = 0, minor_number = 0;
+    unsigned long long inode = 0;
+    if (std::sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%llu", &pid, &major_number, &minor_number, &inode) ==
+            4 &&
+        makedev(major_number, minor_number) == status.st_dev && inode == status.st_ino)
+      owner = pid;
+  }
+  std::fclose(locks);
+  return std::max(owner, 0);
 }
 
 std::uint64_t DirectoryIo::free_bytes() {

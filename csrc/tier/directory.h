@@ -37,6 +37,7 @@ class DirectoryIo : public Io {
   int size(FileId file, std::uint64_t& out) override;
   int sync_directory() override;
   int lock() override;
+  int locked_by() override;
   std::uint64_t free_bytes() override;
   IoAlignment alignment(FileId file) override;
 

@@ -62,6 +62,8 @@ class Io {
   virtual int sync_directory() = 0;
   // Takes the directory for this Io until it is destroyed or its process ends. -EWOULDBLOCK: another has it.
   virtual int lock() = 0;
+  // The process that took the lock of the directory, where the system tells; 0: not known.
+  virtual int locked_by() { return 0; }
   virtual std::uint64_t free_bytes() = 0;  // of the file system, for this user; all ones where nobody knows
   virtual IoAlignment alignment(FileId file) = 0;
 

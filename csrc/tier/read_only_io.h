@@ -29,6 +29,7 @@ class ReadOnlyIo final : public Io {
   int size(FileId file, std::uint64_t& out) override { return io_.size(file, out); }
   int sync_directory() override { return -EROFS; }
   int lock() override { return io_.lock(); }
+  int locked_by() override { return io_.locked_by(); }
   std::uint64_t free_bytes() override { return io_.free_bytes(); }
   IoAlignment alignment(FileId file) override { return io_.alignment(file); }
 

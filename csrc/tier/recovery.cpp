@@ -2,6 +2,7 @@
 #include "tier/recovery.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +22,13 @@ constexpr std::uint64_t least_regions = 4;
   throw Error(ErrorCode::TierError, field, expected, got);
 }
 std::string error_text(int result) { return std::strerror(-result); }
+
+// Who has the store, of which another opener knows at most the process. A child that it forked has it too, until it ends.
+std::string opener_text(int process) {
+  if (process == 0) return "open in another process, or by another DiskTier or Store of this one";
+  if (process == ::getpid()) return "open already in this process, by another DiskTier or Store";
+  return "open in process " + std::to_string(process);
+}
 
 // Does one write or sync and waits for it. Returns: whether all of it went well.
 bool do_one(Io& io, IoRequest& request) {
@@ -426,7 +434,8 @@ DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recove
   const auto begun = std::chrono::steady_clock::now();
   check_options(options);
   if (const int result = io.lock(); result != 0) {
-    refuse("path", "a store that no other has open", options.path + ": " + error_text(result));
+    refuse("path", "a store that no other has open",
+           options.path + ": " + (result == -EWOULDBLOCK ? opener_text(io.locked_by()) : error_text(result)));
   }
   std::vector<std::string> names;
   if (const int result = io.list(names); result != 0) {

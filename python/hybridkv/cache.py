@@ -58,8 +58,9 @@ class HybridCache(CacheView, Tiered):
         128 MiB.
     cost : CostModel, optional
         Chooses among the lengths that a restore would make usable, and computing what is missing, by time: bandwidth of
-        the tier by its ``name``, and rate of computing. ``verdict.plan.choice`` says what it chose and why. Default:
-        the longest is restored. It can be set anew: ``cache.cost = CostModel.measured(observations)``.
+        the tier by its ``name``, and rate of computing. One that knows bandwidths must know that of this tier.
+        ``verdict.plan.choice`` says what it chose and why. Default: the longest is restored. It can be set anew:
+        ``cache.cost = CostModel.measured(observations)``.
 
     Raises
     ------

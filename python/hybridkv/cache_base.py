@@ -86,11 +86,11 @@ class CacheBase(Uncopied):
         if tier is None and self._tier_writes.mode != "none":
             raise ArgumentError("tier_writes", "a tier to write to, or 'none'", f"{tier_writes!r} without a tier")
         staging = count("staging_bytes", staging_bytes)
-        self.cost = cost
         self._arenas: PoolArenas | None = None
+        if tier is not None and not isinstance(tier, Tier):
+            raise ArgumentError("tier", "a Tier", type(tier).__name__)
+        self.cost = cost
         if tier is not None:
-            if not isinstance(tier, Tier):
-                raise ArgumentError("tier", "a Tier", type(tier).__name__)
             tier._lend(self)
             names = (*record_formats(spec), identity_fingerprint(spec.identity))
             _core.attach_tier(self._core, tier._core, *names, staging)
@@ -146,7 +146,8 @@ class CacheBase(Uncopied):
         Raises
         ------
         ArgumentError
-            Set to something else than a CostModel or None.
+            Set to something else than a CostModel or None; to one that knows bandwidths of tiers, and none of the
+            cache's tier by its ``name``: no restore could ever win.
         """
         return self._cost
 
@@ -154,6 +155,9 @@ class CacheBase(Uncopied):
     def cost(self, model: CostModel | None) -> None:
         if model is not None and not isinstance(model, CostModel):
             raise ArgumentError("cost", "a CostModel or None", type(model).__name__)
+        if model is not None and model.tiers and self.tier is not None and self.tier.name not in model.tiers:
+            expected = f"the bandwidth of the cache's tier, {self.tier.name!r} by its name"
+            raise ArgumentError("cost.tiers", expected, f"that of {', '.join(map(repr, model.tiers))} alone")
         self._cost = model
 
     # -- life --------------------------------------------------------------------------------------

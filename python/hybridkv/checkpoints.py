@@ -13,8 +13,9 @@ class CheckpointPolicy:
     """Lengths at which window, tail and recurrent states are kept; history is kept always.
 
     A state costs as many bytes as many units of history, and most boundaries are passed for good. Lengths are rounded
-    down to a boundary of the spec. A state can be kept only where a step ends, or where it was asked for in
-    :meth:`Ticket.grow <hybridkv.Ticket.grow>`: :attr:`Ticket.kept_lengths <hybridkv.Ticket.kept_lengths>` says where.
+    down to a boundary of the spec, and `every` up to a multiple of ``spec.boundary_tokens``. A state can be kept only
+    where a step ends, or where it was asked for in :meth:`Ticket.grow <hybridkv.Ticket.grow>`:
+    :attr:`Ticket.kept_lengths <hybridkv.Ticket.kept_lengths>` says where.
 
     Parameters
     ----------

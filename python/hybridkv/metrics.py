@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum
 
 from hybridkv import _core
 from hybridkv.graph import EAGER_REASONS
@@ -53,7 +54,7 @@ class MovedCounts:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Metrics:
     """What happened, by requests and by tokens.
 
@@ -76,7 +77,11 @@ class Metrics:
     duplicates : int
         Pages that stayed private because another writer of the key was first.
     unplaced : int
-        Blocks and tips that could not be found again because the table had no room for them.
+        Blocks and tips that could not be found again because the table had no room for them, or because all four tips
+        of their unit were pinned.
+    tips_displaced : int
+        Tips whose place in memory a newer one took: a unit has at most four tips after it. What a tier has of them
+        stays.
     leaks : int
         Leases and fills that were dropped unsettled.
     quarantined : int
@@ -101,6 +106,10 @@ class Metrics:
         By group.
     states : mapping of StateKind to int
         Units that hold a usable page of the kind (DISK: a record in a tier), from the derived index.
+
+    Notes
+    -----
+    Its text leaves out whatever is 0, of ``pages`` also what is free; the attributes have all of it.
     """
 
     lookups: int
@@ -119,6 +128,7 @@ class Metrics:
     raced: int
     duplicates: int
     unplaced: int
+    tips_displaced: int
     leaks: int
     quarantined: int
     published: int
@@ -134,6 +144,10 @@ class Metrics:
     store_failures: Mapping[str, int]
     pages: Mapping[str, PageCounts]
     states: Mapping[StateKind, int]
+
+    def __repr__(self) -> str:
+        told = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return f"Metrics({', '.join(f'{name}={text}' for name, value in told if (text := _nonzero(value)))})"
 
     @property
     def false_hits_total(self) -> int:
@@ -159,6 +173,18 @@ class Metrics:
     def effective_hit_rate_tokens(self) -> float:
         """Tokens reused of all tokens asked for."""
         return _ratio(self.effective_hits_tokens, self.lookups_tokens)
+
+
+def _nonzero(value: object) -> str:
+    """Return the text of a counter, or of those of several that are not 0; empty where there is none."""
+    if isinstance(value, Mapping):
+        parts = ((name.name if isinstance(name, Enum) else str(name), _nonzero(part)) for name, part in value.items())
+        joined = ", ".join(f"{name}: {text}" for name, text in parts if text)
+        return f"{{{joined}}}" if joined else ""
+    if isinstance(value, (PageCounts, MovedCounts)):
+        shown = [(field.name, getattr(value, field.name)) for field in fields(value) if field.name != "free"]
+        return " ".join(f"{count} {name}" for name, count in shown if count)
+    return str(value) if value else ""
 
 
 def _ratio(part: int, whole: int) -> float:

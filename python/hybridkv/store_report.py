@@ -12,10 +12,11 @@ from hybridkv.errors import ArgumentError, TierError
 from hybridkv.tiers import DiskTier, Flaw, PutItem, RecordKey, RecordKind, Store, StoredRecord, StoredRegion, TierStatus
 from hybridkv.tiers.store import STANDINGS
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of both objects: it counts up when a field means something else or goes."""
 
-KINDS = tuple(kind.name.lower() for kind in RecordKind)
+KINDS = (*(kind.name.lower() for kind in RecordKind), "listing")
+"""Rows of what can be asked for. A listing is kept as a boundary record is, and holds nothing of a prefix."""
 
 TIP, LISTING = 0x80, 0x40
 """Flags of a boundary record: it is of a tip; it says below which unit tips are stored (``csrc/cache/tier_link.h``)."""
@@ -267,7 +268,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.kinds = {kind: {"records": 0, "bytes": 0, "longest_tokens": 0} for kind in KINDS}
-        self.tips = {kind: {"records": 0, "bytes": 0, "longest_tokens": 0} for kind in ("tip", "listing")}
+        self.tips = {"records": 0, "bytes": 0, "longest_tokens": 0}
         self.dead = {name: {"records": 0, "bytes": 0} for name in STANDINGS if name != "live"}
         self.pinned = {"records": 0, "bytes": 0}
         self.formats: dict[tuple[str, str], dict[str, int]] = {}
@@ -317,13 +318,12 @@ class _Tally:
         }
 
     def _live(self, record: StoredRecord, size: int) -> None:
-        kind = self.kinds[record.key.kind.name.lower()]
-        _count(kind, size)
-        kind["longest_tokens"] = max(kind["longest_tokens"], record.tokens)
-        if (what := _what(record)) in self.tips:
-            _count(self.tips[what], size)
-            self.tips[what]["longest_tokens"] = max(self.tips[what]["longest_tokens"], record.tokens)
-        name = (record.key.format.hex(), record.key.kind.name.lower())
+        what = _what(record)
+        kind = "boundary" if what == "tip" else what
+        for counted in (self.kinds[kind], self.tips) if what == "tip" else (self.kinds[kind],):
+            _count(counted, size)
+            counted["longest_tokens"] = max(counted["longest_tokens"], record.tokens)
+        name = (record.key.format.hex(), kind)
         _count(self.formats.setdefault(name, {"records": 0, "bytes": 0}), size)
         if _envelope_holds(record):
             _count(self.identities.setdefault(record.identity.hex(), {"records": 0, "bytes": 0}), size)
@@ -405,10 +405,9 @@ def _record_lines(document: Json) -> Iterator[str]:
     for kind, counted in document["records"].items():
         longest = f"{counted['longest_tokens']:,} tokens"
         yield f"{kind:<12} {counted['records']:>10,} {counted['bytes']:>18,} {longest:>16}"
-        for what, part in document["tips"].items() if kind == "boundary" else ():
-            if part["records"]:
-                longest = f"{part['longest_tokens']:,} tokens"
-                yield f"  of {what:<7} {part['records']:>10,} {part['bytes']:>18,} {longest:>16}"
+        if kind == "boundary" and (tips := document["tips"])["records"]:
+            longest = f"{tips['longest_tokens']:,} tokens"
+            yield f"  {'of tips':<10} {tips['records']:>10,} {tips['bytes']:>18,} {longest:>16}"
     for name, counted in (("pinned", document["pinned"]), *document["dead"].items()):
         yield f"  {name:<10} {counted['records']:>10,} {counted['bytes']:>18,}"
     yield ""

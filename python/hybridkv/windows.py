@@ -337,7 +337,11 @@ class KeepWindows(_Windows):
 
     @classmethod
     def every(cls, tokens: int, *, ends: bool = True, replay: Schedule | None = None) -> KeepWindows:
-        """Keep a boundary every so many tokens."""
+        """Keep a boundary every so many tokens, rounded up to a multiple of ``spec.boundary_tokens``.
+
+        With units of 64, ``every(100)`` keeps one every 128: a state can be kept only where a boundary is.
+        :meth:`period_tokens` tells the distance.
+        """
         return cls("every", tokens, ends=ends, replay=replay)
 
     @classmethod
@@ -351,7 +355,10 @@ class KeepWindows(_Windows):
         return ApproximateWindows(tokens, ends=ends)
 
     def period_tokens(self, spec: CacheSpec) -> int | None:
-        """Return the distance of kept boundaries in tokens, a multiple of the spec's step; None: no such."""
+        """Return the distance of kept boundaries in tokens, a multiple of the spec's step; None: no such.
+
+        That of ``every(n)`` is n rounded up.
+        """
         step = spec.boundary_tokens
         if self.retain == "every":
             return CheckpointPolicy(every=self.every_tokens)._every(step)

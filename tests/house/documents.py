@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents: every path of the repository that a document names exists; README's code runs."""
+"""Documents: every path of the repository that a document names exists; code in them runs, or says that it does not."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ _OURS = {"csrc", "python", "tests", "bench", "docs", ".ci"}
 _PRODUCTS = (".venv", "build/", "dist/")
 _SOURCE_NAME = re.compile(r"^[\w\-]+\.(?:h|cpp|pyi?|md|toml)$")
 _HISTORY = {"CHANGELOG.md"}  # may name what is gone
+_PYTHON = re.compile(r"^\s*```+\s*\{?\.?(?:py|i?python|pycon|doctest)", re.IGNORECASE)
+
+NOT_RUN = "not-run"
+"""Mark of a block of Python that wants what a test has not: a model, memory of an engine."""
 
 
 def paths(root: Path) -> list[str]:
@@ -51,8 +55,25 @@ def _exists(root: Path, document: Path, token: str, names: set[str]) -> bool:
     return any(next(iter(base.glob(token.rstrip("/"))), None) is not None for base in bases)
 
 
-def code_blocks(document: Path) -> list[tuple[int, str]]:
-    """Return (line, code) of the ```python blocks of a document."""
+def code_blocks(document: Path, mark: str = "") -> list[tuple[int, str]]:
+    """Return (line, code) of the ```python blocks of a document that run, or of those that bear the mark."""
     text = document.read_text(encoding="utf-8")
-    blocks = re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    opening = "```python" + (f" {mark}" if mark else "")
+    blocks = re.finditer(rf"^{opening}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [(text.count("\n", 0, m.start(1)) + 1, m.group(1)) for m in blocks]
+
+
+def unmarked(root: Path) -> list[str]:
+    """Find blocks of Python in README and docs that neither run in a test nor say that they do not."""
+    found = []
+    for document in files(root, ".md"):
+        if document.parent not in (root, root / "docs"):
+            continue
+        fenced = False
+        for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+            if not line.lstrip().startswith("```"):
+                continue
+            fenced = not fenced
+            if fenced and _PYTHON.match(line) and line not in ("```python", f"```python {NOT_RUN}"):
+                found.append(f"{shown(root, document, number)}: {line.strip()}, not ```python or ```python {NOT_RUN}")
+    return found

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,7 +60,9 @@ def test_inspect_counts_what_is_there_and_every_byte(store: Path, capsys: pytest
     assert document["records"] == {
         "block": {"records": 3, "bytes": 9 * UNIT, "longest_tokens": 768},
         "boundary": {"records": 1, "bytes": 3 * UNIT, "longest_tokens": 512},
+        "listing": {"records": 0, "bytes": 0, "longest_tokens": 0},
     }
+    assert document["tips"] == {"records": 0, "bytes": 0, "longest_tokens": 0}
     assert document["dead"] == {
         "superseded": {"records": 0, "bytes": 0},
         "removed": {"records": 2, "bytes": 6 * UNIT},
@@ -326,6 +331,10 @@ def test_what_a_crash_leaves_is_told_and_is_no_damage(crashed: Path, capsys: pyt
     assert (code, document["leftovers"]["torn"]) == (0, 0)
 
 
+HERE = "already in this process, by another DiskTier or Store"
+OPENER = re.compile(rf": open ({HERE}|in another process, or by .* of this one)$", re.MULTILINE)
+
+
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_store_that_is_open_elsewhere_is_refused(
     command: str, store: Path, capsys: pytest.CaptureFixture[str]
@@ -334,9 +343,17 @@ def test_a_store_that_is_open_elsewhere_is_refused(
         code, said = call(capsys, command, store)
         assert code == 2
         assert said.startswith(f"hybridkv {command}: ")
-        assert "path: expected a store that no other has open" in said
-    with Store(store), pytest.raises(hk.TierError, match="no other has open"):
+        assert "path: expected a store that no other has open, got " in said
+        assert f"{store}: open " in said and OPENER.search(said)
+    with Store(store), pytest.raises(hk.TierError, match="no other has open") as caught:
         open_tier(store)
+    assert caught.value.field == "path" and OPENER.search(str(caught.value))
+    with open_tier(store):  # where the system tells, the process is named
+        other = subprocess.run(
+            [sys.executable, "-m", "hybridkv", command, str(store)], capture_output=True, text=True, check=False
+        )
+    assert other.returncode == 2
+    assert re.search(rf": open in (process {os.getpid()}|another process, or by .* of this one)$", other.stderr)
     assert call(capsys, command, store)[0] == 0
 
 
@@ -431,7 +448,7 @@ BYTES = {"live", "dead", "tombstones", "torn", "free", "headers", "footers", "to
 
 
 def test_the_schema_is_stable(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert store_report.SCHEMA == 1
+    assert store_report.SCHEMA == 2
     file, offset = where(store, 2)
     flip(file, offset + UNIT)
     flip(file, 1000)

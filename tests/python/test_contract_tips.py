@@ -113,13 +113,30 @@ def test_a_tip_of_a_large_block_attests_its_whole_units() -> None:
 
 def test_a_fifth_tip_of_one_parent_replaces_the_oldest() -> None:
     cache = full_swa()
-    for n in (49, 50, 51, 52, 53):
+    for n in (49, 50, 51, 52):
         cache.insert(keys_of(n))
+    assert cache.metrics().tips_displaced == 0
+    cache.insert(keys_of(53))
     v = cache.match(keys_of(90))
     assert np.asarray(v.boundaries).tolist() == [16, 32, 48, 50, 51, 52, 53]
     v.lease.release()
+    found = cache.metrics()
+    assert (found.tips_displaced, found.unplaced) == (1, 0)
     check_conserved(cache, {"full": 256, "swa": 256})
     assert pools(cache)["full"] == (256 - 7, 0, 0, 7)
+
+
+def test_a_tip_that_takes_the_place_of_one_that_was_evicted_displaces_none() -> None:
+    cache = full_swa()
+    for n in (49, 50, 51, 52):
+        cache.insert(keys_of(n))
+    block = {"full": [3], "swa": [3]}  # of the tip alone
+    assert cache.evict(keys_of(50), block) == 2
+    cache.insert(keys_of(53))
+    v = cache.match(keys_of(90))
+    assert np.asarray(v.boundaries).tolist() == [16, 32, 48, 49, 51, 52, 53]
+    give_back(v)
+    assert cache.metrics().tips_displaced == 0
 
 
 def test_a_pinned_tip_is_not_replaced() -> None:

@@ -92,6 +92,21 @@ def test_a_tip_is_weighed_beside_the_boundaries_below_it(tier: hk.MemoryTier) ->
     world.expect_idle()
 
 
+def test_partial_pages_of_a_tip_that_are_here_are_not_paid_for(tier: hk.MemoryTier) -> None:
+    world = World(tier, cost=model(1e9))
+    keys = world.keys(66)
+    world.write(keys)
+    assert world.cache.offload(keys, boundaries=[66]).result(10).tips == (66,)
+    world.cache.evict(keys, {"swa": True, "tail": True, "kv": [16]})  # of the tip its indexer page stays
+    plan = match(world, keys).plan
+    assert plan.restore_tokens == 66 and plan.choice is not None
+    assert plan.choice.candidate.load_bytes == 2 * 96 + STATES
+    done = world.cache.restore(plan).result(10)
+    assert done.ok and done.bytes == plan.choice.candidate.load_bytes
+    assert world.reuse(keys) == 66
+    world.expect_idle()
+
+
 def test_computing_that_is_quicker_is_said_to_be(tier: hk.MemoryTier) -> None:
     world, keys = stored(tier, model(100.0))
     verdict = match(world, keys)
@@ -139,9 +154,8 @@ def test_what_is_here_already_is_not_paid_for(tier: hk.MemoryTier) -> None:
 def test_what_is_not_known_is_not_bet_on(tier: hk.MemoryTier) -> None:
     world, keys = stored(tier, model(None))  # a rate of computing, and a tier that nobody measured
     assert match(world, keys).remedy is hk.Remedy.RECOMPUTE
-    world.cache.cost = model(1e9, tier="another")
-    assert match(world, keys).remedy is hk.Remedy.RECOMPUTE
     tier.name = "another"
+    world.cache.cost = model(1e9, tier="another")
     assert match(world, keys).remedy is hk.Remedy.RESTORE
     world.cache.cost = model(None, rate=None)
     plan = match(world, keys).plan
@@ -224,6 +238,33 @@ def test_a_model_that_is_none_is_refused(tier: hk.MemoryTier) -> None:
     with pytest.raises(hk.ArgumentError):
         world.cache.cost = "longest"  # type: ignore[assignment]
     assert world.cache.cost is None
+
+
+def test_a_model_that_knows_other_tiers_alone_is_refused(tier: hk.MemoryTier) -> None:
+    def refused(caught: pytest.ExceptionInfo[hk.ArgumentError], name: str) -> None:
+        assert caught.value.field == "cost.tiers"
+        assert str(caught.value) == (
+            f"cost.tiers: expected the bandwidth of the cache's tier, {name!r} by its name, got that of 'dsk' alone"
+        )
+
+    with pytest.raises(hk.ArgumentError) as caught:
+        World(tier, cost=model(1e9, tier="dsk"))
+    refused(caught, "memory")
+    world = World(tier)  # the tier was not taken by the cache that was refused
+    with pytest.raises(hk.ArgumentError) as caught:
+        world.cache.cost = model(1e9, tier="dsk")
+    refused(caught, "memory")
+    assert world.cache.cost is None
+    both = hk.CostModel({"dsk": hk.Bandwidth(1.0), "memory": hk.Bandwidth(1.0)}, tokens_per_second=1.0)
+    for allowed in (both, model(None), None):  # more than the tier; of no tier; none
+        world.cache.cost = allowed
+        assert world.cache.cost is allowed
+    with hk.TierStack([hk.MemoryTier(1 << 16), hk.MemoryTier(1 << 16)]) as stack:
+        stack.name = "slow"
+        with pytest.raises(hk.ArgumentError) as caught:
+            World(stack, cost=model(1e9, tier="dsk"))
+        refused(caught, "slow")
+    assert World(None, cost=model(1e9, tier="dsk")).cache.cost is not None  # nothing to compare it with
 
 
 @given(

@@ -164,9 +164,13 @@ def test_inspect_and_verify_name_tips(tmp_path: Path, capsys: pytest.CaptureFixt
         world.cache.close()
     code, document = call(capsys, "inspect", tmp_path, "--records")
     assert code == 0
-    assert document["records"]["boundary"]["records"] == 6
-    assert (document["tips"]["tip"]["records"], document["tips"]["tip"]["longest_tokens"]) == (1, 18)
-    assert (document["tips"]["listing"]["records"], document["tips"]["listing"]["longest_tokens"]) == (1, 16)
+    counted = {kind: (row["records"], row["longest_tokens"]) for kind, row in document["records"].items()}
+    assert counted == {"block": (4, 16), "boundary": (5, 18), "listing": (1, 16)}
+    assert (document["tips"]["records"], document["tips"]["longest_tokens"]) == (1, 18)
+    in_formats = {kind: sum(r["records"] for r in document["formats"] if r["kind"] == kind) for kind in counted}
+    assert in_formats == {kind: records for kind, (records, _) in counted.items()}
+    sizes = [sum(r["bytes"] for r in rows) for rows in (document["records"].values(), document["formats"])]
+    assert sizes == [document["bytes"]["live"]] * 2
     named = {record["digest"]: record for record in document["listed"]}
     assert named[tip.hex()]["is"] == "tip" and named[tip.hex()]["kind"] == "boundary"
     assert sorted(record["is"] for record in document["listed"]) == ["block"] * 4 + ["boundary"] * 4 + [
@@ -175,7 +179,8 @@ def test_inspect_and_verify_name_tips(tmp_path: Path, capsys: pytest.CaptureFixt
     ]
     assert cli.main(["inspect", str(tmp_path), "--records"]) == 0
     printed = capsys.readouterr().out
-    assert f"{tip.hex()} boundary (tip), live, 18 tokens" in printed and "  of listing" in printed
+    assert f"{tip.hex()} boundary (tip), live, 18 tokens" in printed and "\n  of tips " in printed
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("listing ")] == ["1"]
     with Store(tmp_path) as opened:
         [found] = [
             (region.file, r.offset) for region in opened.regions() for r in region.records if r.key.digest == tip

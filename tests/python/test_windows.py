@@ -85,6 +85,19 @@ def test_a_period_is_a_multiple_of_the_step(name: str) -> None:
     assert hk.KeepWindows.none().period_tokens(spec) is hk.KeepWindows.bounded().period_tokens(spec) is None
 
 
+def test_a_distance_is_rounded_up_to_whole_boundaries() -> None:
+    groups = [
+        hk.CacheGroup("history", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=4096),
+        hk.CacheGroup("window", hk.StateKind.WINDOW, hk.Window(128), page_bytes=8192),
+    ]
+    spec, windows = hk.CacheSpec(64, groups), hk.KeepWindows.every(100)
+    assert windows.period_tokens(spec) == 128
+    assert windows.kept(spec, [(t, False) for t in range(64, 513, 64)]) == (128, 256, 384, 512)
+    checkpoints = windows.checkpoints(spec)
+    assert checkpoints == hk.CheckpointPolicy(junctions=False, every=128)
+    assert checkpoints.lengths(0, 0, 500, 0, 64) == [128, 256, 384, 448]  # and the output's end, rounded down
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from([p for p in EVERY_POLICY if p.ends]), st.integers(1, 60), st.integers(1, 60))
 def test_the_cache_keeps_what_the_tier_is_to_write(

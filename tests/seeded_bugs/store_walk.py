@@ -14,6 +14,14 @@ AHEAD = "wherever chunks that are read ahead"
 
 BUGS = [
     Bug(
+        "listings among boundaries",
+        "a record that holds nothing of a prefix counts as one that a request can resume from",
+        REPORT,
+        'kind = "boundary" if what == "tip" else what',
+        'kind = "boundary" if what in ("tip", "listing") else what',
+        "tests/python/test_transfers_tips.py::test_inspect_and_verify_name_tips",
+    ),
+    Bug(
         "walk that removes",
         "looking at a store removes what a crash left of its superblock",
         READ_ONLY,

@@ -57,6 +57,15 @@ BUGS = [
         "forked child",
     ),
     Bug(
+        "another's lock blamed",
+        "a second opener is told of a process that holds another lock of the same file system",
+        DIRECTORY,
+        " == status.st_dev && inode == status.st_ino)",
+        " == status.st_dev && inode != 0)",
+        "tier.directory_test",
+        "until it is killed",
+    ),
+    Bug(
         "FIFO opened",
         "what is no regular file is opened",
         DIRECTORY,

@@ -54,8 +54,8 @@ class Tier(Uncopied):
     has ended. After three calls in a row that time out or find the tier unreachable, everything is answered
     ``UNAVAILABLE`` at once for a second, then for two, up to thirty; in between one item is tried.
 
-    ``name`` is what a :class:`~hybridkv.CostModel` knows it by, and may be set: "disk", "memory", "adapter", of a stack
-    that of its slowest tier.
+    ``name`` is what a :class:`~hybridkv.CostModel` knows it by: "disk", "memory", "adapter", of a stack that of its
+    slowest tier. It may be set, before a cache is made with the tier: the cache compares its cost model with it then.
 
     A cache that is made with a tier has it for itself until it is closed: nobody else polls it then. Which boundaries
     the cache stores is said by :attr:`windows`.

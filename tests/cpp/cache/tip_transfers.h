@@ -288,6 +288,17 @@ HKV_TEST(
   for (auto& lease : leases) short_ones.let_go(lease);
 }
 
+HKV_TEST("a fifth tip behind one unit displaces one, and that is counted") {
+  World w(transfer_world::hybrid(24));  // behind no unit: all begin with the sequence
+  const auto keys = [&](std::int64_t i) { return w.keys(5, 1 + i * 100); };
+  for (std::int64_t i = 0; i < 4; ++i) write(w, w.keys(3, 1 + i * 100));
+  EXPECT_EQ(w.cache.counters().read(kTipsDisplaced), 0);
+  write(w, w.keys(3, 401));
+  EXPECT_EQ(w.cache.counters().read(kTipsDisplaced), 1);
+  EXPECT_EQ(w.cache.counters().read(kUnplaced), 0);
+  for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(w.look(keys(i)).usable_tokens, i == 0 ? 0 : 3);
+}
+
 HKV_TEST("history alone: a tip that failed is known to be lost until it is computed again") {
   World w({with_rows()[0]});
   store_and_forget(w, w.keys(6));

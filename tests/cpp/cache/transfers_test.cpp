@@ -235,6 +235,22 @@ HKV_TEST(
   EXPECT(w.cache.restore_options(*w.keys(32, 1001), 33).empty());
 }
 
+HKV_TEST("what a tip takes to restore: of its partial pages those that are not here") {
+  World w(hybrid(24));
+  const auto keys = w.keys(18);
+  tip_transfers::write(w, keys);
+  w.store(keys, {18});
+  const auto taken = [&](std::vector<Selection> gone) {
+    w.cache.evict(*keys, gone);
+    const std::vector<RestoreOption> options = w.cache.restore_options(*w.keys(20), 21);
+    return options.size() == 1 && options[0].tokens == 18 ? options[0].pages : std::vector<std::int64_t>{};
+  };
+  EXPECT(taken({{}, {}, {}, {true, {}}}) == (std::vector<std::int64_t>{0, 0, 0, 1}));
+  EXPECT(taken({{}, {}, {false, {4}}, {}}) == (std::vector<std::int64_t>{0, 0, 1, 1}));
+  EXPECT(taken({{false, {4}}, {}, {}, {}}) == (std::vector<std::int64_t>{1, 0, 1, 1}));
+  EXPECT(taken({{true, {}}, {true, {}}, {true, {}}, {}}) == (std::vector<std::int64_t>{5, 5, 2, 1}));
+}
+
 HKV_TEST("damaged bytes are never published") {
   World w(hybrid(16));
   const auto keys = w.stored_and_gone();

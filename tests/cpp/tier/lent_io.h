@@ -18,6 +18,7 @@ class LentIo final : public Io {
   int size(FileId file, std::uint64_t& out) override { return io_.size(file, out); }
   int sync_directory() override { return io_.sync_directory(); }
   int lock() override { return io_.lock(); }
+  int locked_by() override { return io_.locked_by(); }
   std::uint64_t free_bytes() override { return io_.free_bytes(); }
   IoAlignment alignment(FileId file) override { return io_.alignment(file); }
   void submit(IoRequest* request) override { io_.submit(request); }
