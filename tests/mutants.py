@@ -7,7 +7,8 @@
     python tests/mutants.py build/mutants --only "double free"
     python tests/mutants.py build/mutants --write            # and write docs/seeded-bugs.md
 
-The folder is made if it is not there: `tree` is the copy, `cmake` what is built of it. The bugs are data, in
+The folder is made if it is not there: for each of `--jobs` one of its own, with `tree`, the copy, and `cmake`, what is
+built of it. The bugs are data, in
 `tests/seeded_bugs`; the same tests pass without a bug, which is tried first. Bugs that a Python test catches are run
 against the package installed in this environment, with the Python files of the copy.
 """
@@ -21,6 +22,8 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import groupby
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -156,6 +159,21 @@ def unnoticed(workshop: Workshop, bugs: list[Bug]) -> list[str]:
     return missed
 
 
+def shares(bugs: list[Bug], jobs: int) -> list[list[Bug]]:
+    """Split bugs among jobs, all of one test together, about as many for each."""
+    out: list[list[Bug]] = [[] for _ in range(jobs)]
+    by_test = sorted(bugs, key=lambda bug: bug.caught_by)
+    groups = [list(group) for _, group in groupby(by_test, key=lambda bug: bug.caught_by)]
+    for group in sorted(groups, key=len, reverse=True):
+        min(out, key=len).extend(group)
+    return [share for share in out if share]
+
+
+def work(folder: Path, bugs: list[Bug]) -> list[str]:
+    """Do one job's share in a copy of its own. Returns: the names of bugs that no test noticed."""
+    return unnoticed(Workshop(folder), bugs)
+
+
 def tryable(bugs: list[Bug]) -> tuple[list[Bug], list[Bug]]:
     """Return the bugs whose tests can run here, and those whose tests want a package that is not installed."""
     lacking = {bug.needs for bug in bugs if bug.needs and importlib.util.find_spec(bug.needs) is None}
@@ -167,6 +185,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("build", type=Path, help="folder for the copy and what is built of it")
     parser.add_argument("--only", metavar="NAME", action="append", help="bugs whose name or file contains this")
+    parser.add_argument("--jobs", type=int, default=2, help="copies that are worked in at a time")
     parser.add_argument("--write", action="store_true", help="write docs/seeded-bugs.md where all are noticed")
     arguments = parser.parse_args()
     started = time.monotonic()
@@ -178,7 +197,10 @@ def main() -> int:
     chosen, left_out = tryable([bug for bug in bugs if any(part in bug.name or part in bug.file for part in only)])
     for bug in left_out:
         print(f"{bug.name:36} left out: {bug.needs} is not installed, without which {bug.caught_by} is skipped")
-    missed = unnoticed(Workshop(arguments.build.resolve()), chosen)
+    split = shares(chosen, arguments.jobs)
+    folders = [arguments.build.resolve() / str(job) for job in range(len(split))]
+    with ProcessPoolExecutor(max_workers=max(1, len(split))) as pool:
+        missed = [name for share in pool.map(work, folders, split) for name in share]
     print(f"{len(chosen)} bugs, {len(missed)} unnoticed, {time.monotonic() - started:.0f} s")
     if arguments.write and not missed and not left_out and arguments.only is None:
         DOCUMENT.write_text(document(bugs), encoding="utf-8")
