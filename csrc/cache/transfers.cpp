@@ -54,6 +54,7 @@ std::int64_t Transfers::poll_locked() {
   settled += end_copies();
   for (const auto& transfer : live_) send(transfer);
   std::erase_if(live_, [](const auto& transfer) { return transfer->finished; });
+  copies_.check_some(copies_a_poll);
   return settled;
 }
 

@@ -282,7 +282,7 @@ class Tiered(Running):
         if windows.ends and keys.rest_tokens:
             ends.insert(0, tokens)
         return _core.offload_new(
-            self._core, keys, list(windows.kept(self.spec, [(t, False) for t in aligned])), ends, TIMEOUT_S
+            self._core, keys, since, list(windows.kept(self.spec, [(t, False) for t in aligned])), ends, TIMEOUT_S
         )
 
     def _written(self, keys: _core.KeyChain, since: int) -> None:

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cache/device_pool_cases.h"
+#include "cache/lost_copies.h"
 #include "cache/tip_transfers.h"
 #include "cache/transfer_world.h"
 #include "cache/write_through.h"
