@@ -119,7 +119,7 @@ class TierWrites:
             self._forget(next(iter(self._stored)))
 
     def _take_dropped(self, cache: Tiered, most: int) -> bool:
-        """Ask of so many stored prefixes whether the tier has them still. Of the first that it has not, nothing is stored."""
+        """Ask of so many stored prefixes whether the tier has them; the first that it has not is held back anew."""
         lost = _core.copies_lost(cache._core)
         if lost != self._lost:
             self._lost, self._unasked = lost, len(self._stored)

@@ -40,6 +40,7 @@ HKV_TEST("a page whose record the tier dropped is ready without a copy once the 
   EXPECT_EQ(word_phase(w, *keys, tail, 3), Phase::ReadyCopy);
   EXPECT_EQ(copies(w), 4u);  // by their states
   // The window of 16 needs the block before: its copy is in that boundary's record, by whatever name.
+  EXPECT_EQ(word_phase(w, *keys, swa, 2), Phase::ReadyCopy);
   w.tier.lose(RecordKind::Boundary, keys->keys()[3]);
   w.cache.transfers().poll();
   EXPECT_EQ(word_phase(w, *keys, swa, 2), Phase::Ready);
@@ -74,6 +75,9 @@ HKV_TEST("pages that were loaded are copies of their records, and no longer than
   w.restore(keys, 16);
   w.tier.end_all();
   w.cache.transfers().poll();
+  w.tier.lose(RecordKind::Block, keys->keys()[3]);
+  w.cache.transfers().check_copies();
+  EXPECT_EQ(word_phase(w, *keys, 0, 3), Phase::Ready);
   EXPECT_EQ(word_phase(w, *keys, swa, 2), Phase::ReadyCopy);
   w.tier.lose(RecordKind::Boundary, keys->keys()[3]);
   w.cache.transfers().check_copies();
@@ -92,6 +96,28 @@ HKV_TEST("a record that was dropped before its pages became copies is found all 
   w.cache.transfers().check_copies();
   EXPECT_EQ(word_phase(w, *keys, 0, 3), Phase::Ready);
   EXPECT_EQ(copies(w), 3u);
+}
+
+HKV_TEST("a page beside one that could not be loaded is no copy, and one whose tier was closed neither") {
+  World w(hybrid(32));
+  const auto keys = w.keys(16);
+  w.write(keys);
+  w.store(keys, {16});
+  std::vector<Selection> one(4);
+  one[0].blocks = {1};
+  EXPECT_EQ(w.cache.evict(*keys, one), 1);
+  EXPECT_EQ(word_phase(w, *keys, 1, 1), Phase::ReadyCopy);
+  w.restore(keys, 16);
+  w.tier.end_one(TierStatus::IoError);
+  w.cache.transfers().poll();
+  EXPECT_EQ(word_phase(w, *keys, 1, 1), Phase::Ready);
+  EXPECT_EQ(word_phase(w, *keys, 1, 2), Phase::ReadyCopy);
+  EXPECT(copies(w) != 0);
+  w.tier.close();
+  w.store(w.keys(4, 3001), {});
+  w.write(w.keys(4, 3001));
+  w.store(w.keys(4, 3001), {});
+  EXPECT_EQ(copies(w), 0u);
 }
 
 HKV_TEST("what a poll asks of is bounded, and goes on where it ended") {
@@ -185,7 +211,8 @@ HKV_TEST(
     "usability: where every copy that the order counted on is gone, no history goes from under what stays") {
   constexpr std::int64_t prefixes = 5, pages = 8 * prefixes;  // an order is made for half of them
   World w({transfer_world::group("kv", 0, Rule::Prefix, 0, pages)}, {}, pages);
-  const auto held = w.keys(16, 1), third = w.keys(64, 901);
+  const auto held = w.keys(16, 1), old = w.keys(16, 701), third = w.keys(48, 901);
+  w.write(old);
   w.write(w.keys(12, 1));
   w.store(w.keys(12, 1), {});
   std::vector<std::shared_ptr<const KeyChain>> all;
@@ -202,6 +229,9 @@ HKV_TEST(
   for (const auto& keys : all) {
     for (const std::int64_t block : {3, 2, 1, 0}) w.tier.lose(RecordKind::Block, keys->keys()[block]);
   }
+  EXPECT_EQ(w.cache.make_room(0, 4),
+            4);  // the oldest, though the order had no place for it beside so many copies
+  EXPECT(!usable(w.phase(*old, 0, 0)));
   EXPECT_EQ(w.cache.make_room(0, prefixes), prefixes);
   EXPECT(usable(word_phase(w, *held, 0, 2)));
   for (const auto& keys : all) {  // none has a gap
