@@ -111,6 +111,20 @@ py::tuple outcome(const TransferBox& self) {
                         o.written.failed);
 }
 
+// What the tier has of what is in memory.
+void bind_copies(py::module_& m) {
+  // Whether an offload of the prefix would store anything now.
+  m.def(
+      "is_unstored",
+      [](const CacheBox& box, const KeyChain& keys, const std::vector<std::int64_t>& boundaries) {
+        return transfers_of(box).is_unstored(keys, boundaries);
+      },
+      py::arg("cache"), py::arg("keys"), py::arg("boundaries"));
+  // How often a page was found to have no copy any more.
+  m.def(
+      "copies_lost", [](const CacheBox& box) { return transfers_of(box).copies().lost(); }, py::arg("cache"));
+}
+
 }  // namespace
 
 void bind_transfer(py::module_& m) {
@@ -180,16 +194,7 @@ void bind_transfer(py::module_& m) {
             [&] { transfers.wait(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9))); });
       },
       py::arg("cache"), py::arg("seconds"));
-  // Whether an offload of the prefix would store anything now.
-  m.def(
-      "is_unstored",
-      [](const CacheBox& box, const KeyChain& keys, const std::vector<std::int64_t>& boundaries) {
-        return transfers_of(box).is_unstored(keys, boundaries);
-      },
-      py::arg("cache"), py::arg("keys"), py::arg("boundaries"));
-  // How often a page was found to have no copy any more.
-  m.def(
-      "copies_lost", [](const CacheBox& box) { return transfers_of(box).copies().lost(); }, py::arg("cache"));
+  bind_copies(m);
   m.def("live_transfers", [](const CacheBox& box) { return box.cache.transfers().live(); }, py::arg("cache"));
 }
 
