@@ -230,8 +230,8 @@ HKV_TEST(
   for (const auto& keys : all) {
     for (const std::int64_t block : {3, 2, 1, 0}) w.tier.lose(RecordKind::Block, keys->keys()[block]);
   }
-  EXPECT_EQ(w.cache.make_room(0, 4),
-            4);  // the oldest that can go, though the order had no place for it beside so many copies
+  // The oldest that can go, though the order had no place for it beside so many copies.
+  EXPECT_EQ(w.cache.make_room(0, 4), 4);
   EXPECT(!usable(w.phase(*old, 0, 0)));
   EXPECT_EQ(w.cache.make_room(0, prefixes), prefixes);
   EXPECT(usable(word_phase(w, *held, 0, 2)));
