@@ -25,7 +25,7 @@ CLEAN_SHARE = 0.25
 
 _MOST_UNSTORED = 4096  # prefixes remembered; beyond, the oldest is stored at once
 _STORED_SHARE = 4  # times the units that fit the cache: so long may the prefixes be that are remembered as stored
-_ASKED_A_POLL = 16  # of them, whether the tier has them still
+_ASKED_A_POLL = 4  # of them, whether the tier has them still
 
 
 class TierWrites:
@@ -89,7 +89,8 @@ class TierWrites:
 
     def store_all(self, cache: Tiered) -> None:
         """Store everything that is held back, and what the tier has dropped."""
-        cache._core.states()  # which asks the tier
+        if self._stored:
+            cache._core.states()  # which asks the tier
         while self._take_dropped(cache, len(self._stored)):
             pass
         while self._unstored:
