@@ -35,11 +35,11 @@ class Lru : public EvictionPolicy {
   std::size_t take(int pool, Shortlist& list, std::span<Victim> out) {
     std::size_t n = 0;
     while (n < out.size()) {
-      const Candidate* next = list.next();
-      if (next == nullptr) break;
-      const DescriptorId id{next->id};
+      Candidate next;
+      if (!list.next(next)) break;
+      const DescriptorId id{next.id};
       std::uint32_t tick = 0;
-      if (evictable(pool, id, tick) && tick == next->tick) out[n++] = victim(pool, id);
+      if (evictable(pool, id, tick) && tick == next.tick) out[n++] = victim(pool, id);
     }
     return n;
   }

@@ -36,14 +36,29 @@ struct Victim {
 // In place of a group where it is descriptors that are short.
 inline constexpr int descriptor_pool = -1;
 
+// What knows whether a tier has what words say that it has a copy of.
+class CopyCheck {
+ public:
+  virtual ~CopyCheck() = default;
+  // Whether all pages in those slots of a word that can be read are copied, and the tier has the copies: those that it has
+  // not are without one from then on. Progress: lock-free.
+  virtual bool still(DescriptorId id, WordClass which, SlotMask slots) = 0;
+};
+
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
+  // From now on, whether a copy is there is asked before a page goes first for it; nullptr: no longer.
+  // Requires: as choose; it outlives its use.
+  void check_copies(CopyCheck* check) { copies_ = check; }
   // The next victims for a group's pool, or for descriptor_pool, first to go first. Each is handed out once a pass.
   // Returns: how many of `out` were filled; 0 where nothing can go. Progress: one thread at a time.
   virtual std::size_t choose(int pool, std::span<Victim> out) = 0;
   // Forgets what was chosen. Requires: as choose.
   virtual void reset() = 0;
+
+ protected:
+  CopyCheck* copies_ = nullptr;
 };
 
 // Both must outlive it. None: nullptr.

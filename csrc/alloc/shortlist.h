@@ -24,6 +24,7 @@ class Shortlist {
   void begin(std::size_t limit) {
     limit_ = std::max<std::size_t>(limit, 1);
     some_.clear();
+    late_.clear();
     some_.reserve(2 * limit_);
     bound_ = ~std::uint64_t{0};
     at_ = 0;
@@ -38,14 +39,31 @@ class Shortlist {
     std::sort(some_.begin(), some_.end(), before);
   }
 
-  // The next candidate, or nullptr.
-  const Candidate* next() { return at_ < some_.size() ? &some_[at_++] : nullptr; }
-  void clear() { some_.clear(), at_ = 0; }
+  // The next candidate. Returns: whether there is one.
+  bool next(Candidate& out) {
+    if (!late_.empty() && (at_ == some_.size() || before(late_.front(), some_[at_]))) {
+      std::pop_heap(late_.begin(), late_.end(), after);
+      out = late_.back();
+      late_.pop_back();
+      return true;
+    }
+    if (at_ == some_.size()) return false;
+    out = some_[at_++];
+    return true;
+  }
+  // One that was taken comes up again, where its rank is now. Beyond what the pass kept it is left to the next pass.
+  void put_back(const Candidate& candidate) {
+    if (candidate.rank > bound_) return;
+    late_.push_back(candidate);
+    std::push_heap(late_.begin(), late_.end(), after);
+  }
+  void clear() { some_.clear(), late_.clear(), at_ = 0; }
 
  private:
   static constexpr auto before = [](const Candidate& a, const Candidate& b) {
     return a.rank != b.rank ? a.rank < b.rank : a.id > b.id;
   };
+  static constexpr auto after = [](const Candidate& a, const Candidate& b) { return before(b, a); };
   void cut() {
     const auto last = some_.begin() + static_cast<std::ptrdiff_t>(limit_ - 1);
     std::nth_element(some_.begin(), last, some_.end(), before);
@@ -54,6 +72,7 @@ class Shortlist {
   }
 
   std::vector<Candidate> some_;
+  std::vector<Candidate> late_;  // put back: a heap, the first to go on top
   std::size_t limit_ = 1, at_ = 0;
   std::uint64_t bound_ = 0;
 };

@@ -25,6 +25,7 @@ std::uint64_t rank_of(EvictionClass of, std::uint32_t used, bool copied, std::ui
   return rank << 30 | (Recency::end_max - end);
 }
 EvictionClass class_of(std::uint64_t rank) { return static_cast<EvictionClass>(rank >> 62); }
+constexpr std::uint64_t alone_bit = std::uint64_t{1} << 55;  // of a rank: not copied
 
 class Usability : public EvictionPolicy {
  public:
@@ -46,9 +47,11 @@ class Usability : public EvictionPolicy {
     Shortlist& list = lists_[static_cast<std::size_t>(which + 2)];
     std::size_t n = take(which, list, out, Inner::Stays);
     if (n != 0) return n;
-    refill(which, list);
-    n = take(which, list, out, Inner::Stays);
-    if (n != 0) return n;
+    do {  // once more where a pass was for pages that turned out to have no copy: each has lost its claim by then
+      refill(which, list);
+      n = take(which, list, out, Inner::Stays);
+      if (n != 0) return n;
+    } while (uncopied_ != 0);
     refill(which, list);  // what is left has something behind it that cannot go
     return take(which, list, out, Inner::Goes);
   }
@@ -64,11 +67,17 @@ class Usability : public EvictionPolicy {
   std::size_t take(int which, Shortlist& list, std::span<Victim> out, Inner inner) {
     std::size_t n = 0;
     while (n < out.size()) {
-      const Candidate* next = list.next();
-      if (next == nullptr) break;
-      const DescriptorId id{next->id};
-      if (!evictable(which, id) || tick_of(which, id) != next->tick) continue;
-      const EvictionClass why = class_of(next->rank);
+      Candidate next;
+      if (!list.next(next)) break;
+      const DescriptorId id{next.id};
+      if (!evictable(which, id) || tick_of(which, id) != next.tick) continue;
+      if (inner == Inner::Stays && (next.rank & alone_bit) == 0 && !still_copied(which, id)) {
+        ++uncopied_;
+        next.rank |= alone_bit;
+        list.put_back(next);
+        continue;
+      }
+      const EvictionClass why = class_of(next.rank);
       if (which >= 0) {
         if (!goes_on(which, why)) {
           list.clear();
@@ -77,12 +86,24 @@ class Usability : public EvictionPolicy {
         out[n++] = {id, why, 0, static_cast<SlotMask>(1u << store_.slot_of(which).slot)};
         continue;
       }
-      if (inner == Inner::Stays && standing_.continued(next->id) != 0) continue;
-      standing_.take(next->id);
-      if (which == history_list) left_behind_[left_count_++ % left_behind_.size()] = next->id;
+      if (inner == Inner::Stays && standing_.continued(next.id) != 0) continue;
+      standing_.take(next.id);
+      if (which == history_list) left_behind_[left_count_++ % left_behind_.size()] = next.id;
       out[n++] = {id, why, 0xFF, static_cast<SlotMask>(which == descriptor_pool ? 0xFF : 0)};
     }
     return n;
+  }
+
+  // Whether what was ranked as copied is: what is not lies here alone from now on, and so does all that it continues.
+  bool still_copied(int which, DescriptorId id) {
+    if (copies_ == nullptr || store_.is_directory(id)) return true;
+    if (which >= 0)
+      return copies_->still(id, WordClass::B, static_cast<SlotMask>(1u << store_.slot_of(which).slot));
+    if (store_[id].word(WordClass::H).no_phase()) return copies_->still(id, WordClass::B, 0xFF);
+    if (!standing_.copied_history(index(id))) return false;
+    if (copies_->still(id, WordClass::H, 0xFF)) return true;
+    standing_.lose_copy(index(id));
+    return false;
   }
 
   // States whose history went, the oldest first: known without a pass.
@@ -123,6 +144,7 @@ class Usability : public EvictionPolicy {
 
   void refill(int which, Shortlist& list) {
     standing_.read();
+    uncopied_ = 0;
     std::size_t count = store_.blocks();
     if (which >= 0) count = store_.pool(which).count();
     list.begin(eviction_batch(count));
@@ -184,6 +206,7 @@ class Usability : public EvictionPolicy {
   std::uint64_t left_count_ = 0;            // ever
   std::vector<std::uint64_t> left_seen_;    // of them, by group
   std::vector<Shortlist> lists_;            // history_list, descriptor_pool, groups
+  std::uint64_t uncopied_ = 0;              // since the last pass: ranked as copied, and not
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 // Of what was used about as long ago, within a factor of two, a page of which a tier has a copy goes before one that it
 // has not, since that one can only be computed again; history counts as copied where all that continues it does, so that
 // it does not come up before what has to go first. What is older by more goes first all the same: what was just loaded
-// has a copy, too.
+// has a copy, too. A copy is asked for (CopyCheck) when a page comes up for it: one that the tier dropped since is none.
 // Pages of states, an order for each group: those whose history is gone; those that no target needs (boundaries
 // inside a branch, tips that a branch has passed by), the least recently used first; the tails of targets, the one
 // whose target was used least recently first, so that a tail goes as a whole.
@@ -65,6 +65,11 @@ class Standing {
   bool copied_history(std::uint32_t id) const { return !nodes_[id].is(kAlone); }
   bool copied_state(std::uint32_t id, int slot) const { return (nodes_[id].copies >> slot & 1) != 0; }
   bool copied_states(std::uint32_t id) const { return (nodes_[id].b & ~nodes_[id].copies) == 0; }
+  // A tier turned out not to have a copy of its history.
+  void lose_copy(std::uint32_t id) {
+    nodes_[id].set(kAlone);
+    tell_alone(nodes_[id]);
+  }
   bool evictable_history(std::uint32_t id) const { return nodes_[id].h != 0 && !nodes_[id].is(kPinnedH); }
   bool evictable_state(std::uint32_t id, int slot) const {
     return (nodes_[id].b >> slot & 1) != 0 && !nodes_[id].is(kPinnedB);

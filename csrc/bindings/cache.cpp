@@ -4,6 +4,8 @@
 
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
+#include "bindings/without_gil.h"
+#include "cache/transfers.h"
 
 namespace py = pybind11;
 
@@ -200,13 +202,17 @@ namespace {
 void bind_looks(py::class_<CacheBox, std::shared_ptr<CacheBox>>& cache) {
   cache.def("counters", &counters)
       .def("census", &census, py::arg("group"))
-      .def("states",
-           [](CacheBox& box) {
-             py::list counts;
-             for (int kind = 0; kind < state_kind_count; ++kind)
-               counts.append(box.cache.store().index_of_states().count(static_cast<StateKind>(kind)));
-             return counts;
-           })
+      .def(
+          "states",
+          [](CacheBox& box, bool exact) {  // exact: copies that the tier dropped since do not count
+            if (exact && box.tier != nullptr && box.tier->is_here())
+              without_gil([&] { box.cache.transfers().check_copies(); });
+            py::list counts;
+            for (int kind = 0; kind < state_kind_count; ++kind)
+              counts.append(box.cache.store().index_of_states().count(static_cast<StateKind>(kind)));
+            return counts;
+          },
+          py::arg("exact") = true)
       .def("verify",
            [](CacheBox& box) {
              const DescriptorId bad = box.cache.store().verify();

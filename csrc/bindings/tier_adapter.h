@@ -46,6 +46,7 @@ class AdapterTier : public Tier {
   TierCaps caps() const override;
   // What was lately put, got or probed here; Progress: wait-free.
   Presence look(const RecordKey& key) const override { return known_->look(key); }
+  std::uint64_t losses() const override { return known_->losses(); }
   // For a process that ends while the engine does not return. Requires: no GIL; the tier is leaked.
   void abandon();
 

@@ -69,12 +69,12 @@ TransferBox offload(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<
 
 // A transfer for each publish of a cache that stores by itself.
 TransferBox offload_new(const std::shared_ptr<CacheBox>& box, const std::shared_ptr<const KeyChain>& keys,
-                        const std::vector<std::int64_t>& boundaries, const std::vector<std::int64_t>& ends,
-                        double timeout_s) {
+                        std::int64_t since, const std::vector<std::int64_t>& boundaries,
+                        const std::vector<std::int64_t>& ends, double timeout_s) {
   std::shared_ptr<Transfer> made;
   Transfers& transfers = transfers_of(*box);
   without_gil([&] {
-    made = transfers.offload_new(keys, boundaries, ends, options_from(timeout_s, false, false, false));
+    made = transfers.offload_new(keys, since, boundaries, ends, options_from(timeout_s, false, false, false));
   });
   return {box, made};
 }
@@ -111,6 +111,20 @@ py::tuple outcome(const TransferBox& self) {
                         o.written.failed);
 }
 
+// What the tier has of what is in memory.
+void bind_copies(py::module_& m) {
+  // Whether an offload of the prefix would store anything now.
+  m.def(
+      "is_unstored",
+      [](const CacheBox& box, const KeyChain& keys, const std::vector<std::int64_t>& boundaries) {
+        return transfers_of(box).is_unstored(keys, boundaries);
+      },
+      py::arg("cache"), py::arg("keys"), py::arg("boundaries"));
+  // How often a page was found to have no copy any more.
+  m.def(
+      "copies_lost", [](const CacheBox& box) { return transfers_of(box).copies().lost(); }, py::arg("cache"));
+}
+
 }  // namespace
 
 void bind_transfer(py::module_& m) {
@@ -130,8 +144,8 @@ void bind_transfer(py::module_& m) {
         py::arg("boundary_format"), py::arg("identity"), py::arg("staging_bytes"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
         py::arg("durable"), py::arg("pinned"), py::arg("gated") = false);
-  m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("boundaries"),
-        py::arg("ends"), py::arg("timeout_s"));
+  m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("since"),
+        py::arg("boundaries"), py::arg("ends"), py::arg("timeout_s"));
   m.def("flush", &flush, py::arg("cache"), py::arg("timeout_s"));
   m.def("restore", &restore, py::arg("cache"), py::arg("keys"), py::arg("tokens"), py::arg("ticket"),
         py::arg("timeout_s"), py::arg("prefetch"));
@@ -180,6 +194,7 @@ void bind_transfer(py::module_& m) {
             [&] { transfers.wait(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9))); });
       },
       py::arg("cache"), py::arg("seconds"));
+  bind_copies(m);
   m.def("live_transfers", [](const CacheBox& box) { return box.cache.transfers().live(); }, py::arg("cache"));
 }
 

@@ -65,6 +65,11 @@ class StateIndex {
     return word(static_cast<int>(kind), id).load() >> (index(id) % 64) & 1;
   }
 
+  // Whether any of the 64 descriptors from `first` on has it. Requires: first a multiple of 64.
+  bool any(StateKind kind, DescriptorId first) const {
+    return word(static_cast<int>(kind), first).load() != 0;
+  }
+
   // Descriptors with a usable page of that kind (Disk: with a record in a tier), as far as the bits tell.
   std::uint64_t count(StateKind kind) const {
     std::uint64_t total = 0;

@@ -241,6 +241,13 @@ void BlockStore::end_offload(DescriptorId id, WordClass which, SlotMask marked, 
   }
 }
 
+bool BlockStore::lose_copies(DescriptorId id, WordClass which, Word seen, SlotMask gone) {
+  Descriptor& d = descriptors_[index(id)];
+  if (!d.try_apply(which, seen, *seen.apply(gone, Event::RecordGone))) return false;
+  states_.refresh(id, d, states_.kinds_of(which, gone, true));
+  return true;
+}
+
 void BlockStore::publish_directory(DescriptorId id) {
   note_directory(id);
   Descriptor& d = descriptors_[index(id)];

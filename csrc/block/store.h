@@ -147,6 +147,10 @@ class BlockStore {
   // Requires: begin_offload marked them; the pin is still held. Progress: lock-free.
   void end_offload(DescriptorId id, WordClass which, SlotMask marked, bool copied);
 
+  // Of the slots given, those that are ready with a copy are so without one: the tier has it no more. Returns: false where
+  // the word is not `seen` any more; nothing has changed then. Progress: wait-free but for the refresh.
+  bool lose_copies(DescriptorId id, WordClass which, Word seen, SlotMask gone);
+
   // ---- steps of anybody -----------------------------------------------------------------------
 
   // Takes a ready page from (key, group) if nobody pins its word. Returns: whether this call did. A directory

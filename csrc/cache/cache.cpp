@@ -58,9 +58,15 @@ HybridCache::~HybridCache() { detach(); }  // while its pages are there
 void HybridCache::attach(const TierLink& link) {
   link_ = link;
   transfers_ = std::make_unique<Transfers>(*this);
+  const std::lock_guard lock(choosing_);
+  if (policy_ != nullptr) policy_->check_copies(&transfers_->copies());
 }
 
 void HybridCache::detach() {
+  {
+    const std::lock_guard lock(choosing_);
+    if (policy_ != nullptr) policy_->check_copies(nullptr);
+  }
   transfers_.reset();
   link_ = {};
 }
@@ -95,6 +101,9 @@ HybridCache::Inspection HybridCache::inspect(const KeyChain& keys, int group, st
     if (ask_tier(key, kind) == TierAnswer::Here) result.phase = Phase::TierOnly;
   }
   if (!seen.found()) return result;
+  if (result.phase == Phase::ReadyCopy && transfers_ != nullptr &&
+      !transfers_->copies().still(seen.id, at.which, static_cast<SlotMask>(1u << at.slot)))
+    result.phase = Phase::Ready;
   result.found = true;
   result.pins = seen.word(at.which).pins();
   if (!holds_page(result.phase)) return result;

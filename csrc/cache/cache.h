@@ -248,7 +248,7 @@ class HybridCache {
     std::int64_t stranded_tokens = 0, stranded_now = 0;
   };
   EvictionCounts eviction_counts();
-  // The state of one own block, the tip's partial page included. Progress: wait-free.
+  // The state of one own block, the tip's partial page included. Progress: lock-free.
   Inspection inspect(const KeyChain& keys, int group, std::int64_t block) const;
   std::int64_t private_pages(int group) const { return private_pages_[group].load(); }
   std::int64_t quarantined_pages(int group) const { return quarantined_pages_[group].load(); }

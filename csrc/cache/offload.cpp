@@ -21,14 +21,15 @@ std::shared_ptr<Transfer> Transfers::offload(const std::shared_ptr<const KeyChai
 }
 
 std::shared_ptr<Transfer> Transfers::offload_new(const std::shared_ptr<const KeyChain>& keys,
-                                                 std::span<const std::int64_t> boundaries,
+                                                 std::int64_t since, std::span<const std::int64_t> boundaries,
                                                  std::span<const std::int64_t> ends,
                                                  const TransferOptions& options) {
   for (const std::int64_t t : boundaries) check_boundary("boundaries", *keys, t);
   for (const std::int64_t t : ends) check_boundary("ends", *keys, t);
   const std::shared_ptr<Transfer> transfer = offload_begun(keys, options);
   const std::lock_guard guard(lock_);
-  const std::int64_t history = list_history(*transfer, stored_unit(*keys));
+  const std::int64_t old_unit = history_below(since) / cache_.layout_.unit_tokens;
+  const std::int64_t history = list_history(*transfer, std::min(stored_unit(*keys), old_unit));
   for (const std::int64_t t : ends) {
     if (list_boundary(*transfer, t, history)) break;
   }
@@ -53,7 +54,7 @@ std::shared_ptr<Transfer> Transfers::offload_begun(const std::shared_ptr<const K
 }
 
 // Returns: whether all is here that the boundary needs; `history` tokens are in the tier or on their way.
-bool Transfers::list_boundary(Transfer& transfer, std::int64_t tokens, std::int64_t history) const {
+bool Transfers::list_boundary(Transfer& transfer, std::int64_t tokens, std::int64_t history) {
   using Lack = Transfer::Boundary::Lack;
   const std::size_t from = transfer.records.size();
   Lack lack = history_below(tokens) > history ? Lack::History : Lack::Nothing;
@@ -101,6 +102,13 @@ bool Transfers::is_stored(Key128 digest, RecordKind kind) const {
   return cache_.link_.tier->look_lasting(cache_.link_.record(kind, digest)).answer == Presence::Answer::Here;
 }
 
+// The opposite for a record that was stored: one of which the tier cannot tell is taken to be there.
+bool Transfers::is_dropped(Key128 digest, RecordKind kind) const {
+  if (cache_.tier_closed_.load() != 0 || cache_.failed_loads_.has(kind, digest)) return true;
+  const Presence found = cache_.link_.tier->look_lasting(cache_.link_.record(kind, digest));
+  return found.answer == Presence::Answer::Unknown ? found.gone : found.answer != Presence::Answer::Here;
+}
+
 // The last unit whose block record the tier has, and so all below it. Cost: a look for each block behind it.
 std::int64_t Transfers::stored_unit(const KeyChain& keys) const {
   const Layout& layout = cache_.layout_;
@@ -111,6 +119,55 @@ std::int64_t Transfers::stored_unit(const KeyChain& keys) const {
     if (is_stored(keys.keys()[unit - 1], RecordKind::Block)) break;
   }
   return unit;
+}
+
+void Transfers::check_copies() {
+  for (int turns = 0; turns < 2;) {  // the one under way may have begun before what was lost last
+    const std::lock_guard guard(lock_);
+    if (copies_.is_checked()) return;
+    turns += copies_.check_some(copies_a_poll) ? 1 : 0;
+  }
+}
+
+bool Transfers::is_unstored(const KeyChain& keys, std::span<const std::int64_t> boundaries) const {
+  const Layout& layout = cache_.layout_;
+  std::int64_t stored = stored_unit(keys);
+  for (std::int64_t at = layout.probe_units; !cache_.link_.tier->caps().index && at < stored;
+       at += layout.probe_units) {
+    if (records_history_at(at) && !is_stored(keys.keys()[at - 1], RecordKind::Block))
+      stored = at - layout.probe_units;  // which a tier that knows no parents may have lost alone
+  }
+  std::int64_t next = stored + layout.probe_units;
+  while (layout.probe_units != 0 && next <= keys.end_unit() && !records_history_at(next))
+    next += layout.probe_units;
+  if (layout.probe_units != 0 && next <= keys.end_unit() && has_history_at(keys, next)) return true;
+  return std::any_of(boundaries.begin(), boundaries.end(), [&](std::int64_t t) {
+    return history_below(t) <= stored * layout.unit_tokens && needs_record(t) &&
+           !is_stored(key_at(layout, keys, t), RecordKind::Boundary);
+  });
+}
+
+// Whether every Prefix group has its block that ends there.
+bool Transfers::has_history_at(const KeyChain& keys, std::int64_t unit) const {
+  const Layout& layout = cache_.layout_;
+  const Sighting seen = cache_.store_.table().find(keys.keys()[unit - 1]);
+  if (!seen.found()) return false;
+  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
+    const Group& group = layout.groups[static_cast<std::size_t>(g)];
+    if (!group.prefix() || unit % group.block_units != 0) continue;
+    if (!seen.h.usable_slot(cache_.store_.slot_of(g).slot)) return false;
+  }
+  return true;
+}
+
+// Whether a resume at the length needs more than whole blocks of history and what can be computed again.
+bool Transfers::needs_record(std::int64_t tokens) const {
+  const Layout& layout = cache_.layout_;
+  return std::any_of(layout.groups.begin(), layout.groups.end(), [&](const Group& g) {
+    BlockSpan need = needed_blocks(g.coverage, layout.block_tokens(g), tokens);
+    if (g.prefix()) need.from = tokens / layout.block_tokens(g);
+    return need.from < need.to && !(g.rebuildable && replay_from(g, layout.step_tokens(), tokens) > 0);
+  });
 }
 
 // Adds a record for each block that is here and not in the tier, in prefix order, up to the first that is neither. Blocks
@@ -161,7 +218,7 @@ bool Transfers::add_block(Transfer& transfer, std::int64_t unit, Key128 parent) 
 
 // Adds what a resume exactly at a length needs besides whole blocks of history; of a tip the listing first. Returns:
 // false where it is not all here; a boundary that needs nothing, or is in the tier, needs no record.
-bool Transfers::add_boundary(Transfer& transfer, std::int64_t tokens) const {
+bool Transfers::add_boundary(Transfer& transfer, std::int64_t tokens) {
   const Layout& layout = cache_.layout_;
   const KeyChain& keys = *transfer.keys;
   const bool tip = is_tip(layout, tokens);
@@ -304,13 +361,16 @@ std::int64_t Transfers::stored_bytes(const Group& group, std::uint32_t rows, std
   return std::min<std::int64_t>(piece, rows * group.ordered_row_bytes());
 }
 
-void Transfers::unpin(Transfer::Record& record, bool copied) const {
+void Transfers::unpin(Transfer::Record& record, bool copied) {
+  const bool named = copied && record.key.kind == RecordKind::Boundary;
   for (auto pin = record.pins.rbegin(); pin != record.pins.rend(); ++pin) {
+    if (named) copies_.note(pin->id, pin->which, pin->marked, record.key.digest);
     cache_.store_.end_offload(pin->id, pin->which, pin->marked, copied);
     cache_.store_.unpin(pin->id, pin->which);
     count_unowned(*pin, -1);
   }
   record.pins.clear();
+  if (copied && is_dropped(record.key.digest, record.key.kind)) copies_.ask_again();
 }
 
 }  // namespace hkv

@@ -128,11 +128,14 @@ void Transfers::publish(Transfer& transfer, Transfer::Record& record) {
       if (cache_.store_.slot_of(page.group).which != which) continue;
       Fill::Entry& entry = fill.entries[page.group][page.entry];
       clear_unattested(page.group, entry);
+      if (record.key.kind == RecordKind::Boundary)
+        copies_.note_page(page.group, entry.page, record.key.digest);
       cache_.publish_entry(fill, page.group, entry, tick);
       if (entry.state != Fill::State::Published)
         transfer.elsewhere.emplace_back(page.group, entry.block);  // pinned, and nobody answers for it there
     }
   }
+  if (is_dropped(record.key.digest, record.key.kind)) copies_.ask_again();
 }
 
 // The block is given up while its page may still be written: the page is the fill's alone until the tier lets go.

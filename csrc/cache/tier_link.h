@@ -10,6 +10,7 @@
 #include "kernels/cuda_api.h"
 #include "layout/group.h"
 #include "layout/key_chain.h"
+#include "tier/loss_count.h"
 #include "tier/tier.h"
 
 namespace hkv {
@@ -70,7 +71,12 @@ enum class TierAnswer : std::uint8_t {
 // reason, until the block is here again. Direct-mapped: the newest of two that meet is kept.
 class FailedLoads {
  public:
-  void note(RecordKind kind, Key128 digest) { slots_[place_of(kind, digest)].store(digest.hi | 1); }
+  void note(RecordKind kind, Key128 digest) {
+    slots_[place_of(kind, digest)].store(digest.hi | 1);
+    noted_.note();
+  }
+  // How many were noted, ever.
+  std::uint64_t noted() const { return noted_.read(); }
   void forget(RecordKind kind, Key128 digest) {
     Hint<std::uint64_t>& place = slots_[place_of(kind, digest)];
     if (place.load() == (digest.hi | 1)) place.store(0);
@@ -85,6 +91,7 @@ class FailedLoads {
     return (digest.lo * 2 + (kind == RecordKind::Boundary ? 1 : 0)) % places;
   }
   std::array<Hint<std::uint64_t>, places> slots_{};
+  LossCount noted_;
 };
 
 }  // namespace hkv

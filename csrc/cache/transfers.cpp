@@ -57,6 +57,7 @@ std::int64_t Transfers::poll_locked() {
     finish_if_over(*transfer);
   }
   std::erase_if(live_, [](const auto& transfer) { return transfer->finished; });
+  copies_.check_some(copies_a_poll);
   return settled;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache/copies.h"
 #include "cache/transfer.h"
 
 namespace hkv {
@@ -21,9 +22,19 @@ namespace hkv {
 // Of one transfer at a time on its way: enough to keep a device busy, little enough that others get their turn.
 inline constexpr std::int64_t most_bytes_in_flight = std::int64_t{64} << 20;
 
+// Of copies that the tier may have dropped: so many are asked for in a poll, some tens of microseconds.
+inline constexpr std::int64_t copies_a_poll = 256;
+
 class Transfers {
  public:
-  explicit Transfers(HybridCache& cache) : cache_(cache) {}
+  explicit Transfers(HybridCache& cache)
+      : cache_(cache),
+        copies_(
+            cache.layout_, cache.store_,
+            [this](RecordKind kind, Key128 digest) { return !is_dropped(digest, kind); },
+            [this] {
+              return cache_.link_.tier->losses() + cache_.failed_loads_.noted() + cache_.tier_closed_.load();
+            }) {}
   // Cancels what is on its way and waits until the tier let go of every page.
   ~Transfers();
 
@@ -34,10 +45,11 @@ class Transfers {
   // read nor copied (page_staging.h).
   std::shared_ptr<Transfer> offload(const std::shared_ptr<const KeyChain>& keys,
                                     std::span<const std::int64_t> boundaries, const TransferOptions& options);
-  // The same for a prefix of which nothing below `since` tokens is new: what is looked at is what is new, and what of
-  // history is not stored yet, from its end backwards; for a tier that has a block has all below it. `boundaries` beyond
-  // `since`; and of `ends`, longest first, the first that is complete. Progress: does not grow with the prefix.
-  std::shared_ptr<Transfer> offload_new(const std::shared_ptr<const KeyChain>& keys,
+  // The same for a prefix of which nothing below `since` tokens is new: what is looked at is what is new, for a tier that
+  // knows no parents may have lost a block between others, and what of history is not stored yet, from its end backwards;
+  // for a tier that has a block has, else, all below it. `boundaries` beyond `since`; and of `ends`, longest first, the
+  // first that is complete. Progress: does not grow with the prefix.
+  std::shared_ptr<Transfer> offload_new(const std::shared_ptr<const KeyChain>& keys, std::int64_t since,
                                         std::span<const std::int64_t> boundaries,
                                         std::span<const std::int64_t> ends, const TransferOptions& options);
   // Finished once every offload that was begun before has all its records settled, and the tier says that what it took
@@ -73,6 +85,13 @@ class Transfers {
   // Requires: finished.
   TransferOutcome outcome_of(const Transfer& transfer) const;
   std::int64_t live() const;
+  // Whether an offload of the prefix would store anything now of its history, or at one of those boundaries: what was
+  // never stored, or what the tier has dropped. Requires: as offload. Progress: wait-free.
+  bool is_unstored(const KeyChain& keys, std::span<const std::int64_t> boundaries) const;
+  Copies& copies() { return copies_; }
+  // Effect: every page that is ready with a copy has one, but for what the tier loses meanwhile. Progress: a look or two
+  // for each, where the tier lost records since it was asked last; others get their turn in between.
+  void check_copies();
 
  private:
   struct Sent {
@@ -101,22 +120,25 @@ class Transfers {
                                           const TransferOptions& options);
   std::int64_t list_history(Transfer& transfer, std::int64_t stored_unit) const;
   std::int64_t stored_unit(const KeyChain& keys) const;
-  bool list_boundary(Transfer& transfer, std::int64_t tokens, std::int64_t history) const;
+  bool list_boundary(Transfer& transfer, std::int64_t tokens, std::int64_t history);
   bool add_block(Transfer& transfer, std::int64_t unit, Key128 parent) const;
   void check_boundary(const char* field, const KeyChain& keys, std::int64_t tokens) const;
   std::int64_t history_below(std::int64_t tokens) const;
-  bool add_boundary(Transfer& transfer, std::int64_t tokens) const;
+  bool add_boundary(Transfer& transfer, std::int64_t tokens);
   bool add_states(Transfer::Record& record, const KeyChain& keys, int group) const;
   void add_listing(Transfer& transfer, const Transfer::Record& tip) const;
   bool pin_pages(Transfer::Record& record, Key128 key, std::int64_t tokens, WordClass which,
                  std::span<const int> groups) const;
   void count_unowned(const Transfer::Pin& pin, int by) const;
-  void unpin(Transfer::Record& record, bool copied) const;
+  void unpin(Transfer::Record& record, bool copied);
   void add_parts(Transfer::Record& record, int group, std::int64_t block, PageId page,
                  std::uint32_t rows) const;
   static std::int64_t stored_bytes(const Group& group, std::uint32_t rows, std::int64_t piece);
   Key128 parent_of(const KeyChain& keys, std::int64_t unit) const;
   bool is_stored(Key128 digest, RecordKind kind) const;
+  bool is_dropped(Key128 digest, RecordKind kind) const;
+  bool has_history_at(const KeyChain& keys, std::int64_t unit) const;
+  bool needs_record(std::int64_t tokens) const;
   void add_sync(Transfer& transfer) const;
   bool records_history_at(std::int64_t unit) const;
   // restore.cpp
@@ -150,6 +172,7 @@ class Transfers {
   std::unique_ptr<PageStaging> staging_;          // once a pool is no host pool
   std::vector<Copying> copying_;                  // records with a copy under way
   Written since_flush_;
+  Copies copies_;
 };
 
 }  // namespace hkv

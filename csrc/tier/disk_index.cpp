@@ -154,6 +154,7 @@ void DiskIndex::take_out(Number n) {
   leaf.next = spare_;
   spare_ = n;
   records_.store(records_.load() - 1);
+  losses_.note();
 }
 
 RecordKey DiskIndex::key(Number n) const {

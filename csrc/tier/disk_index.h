@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a disk tier holds and where: every record in memory, about 60 bytes each, a forest by parents.
 //
-// Thread safety: `look`, `touch`, `records` on any thread; everything else on one thread, the writer's.
+// Thread safety: `look`, `touch`, `records`, `losses` on any thread; everything else on one thread, the writer's.
 //
 // Invariants, and why each holds:
 //  1. Prefix-closed: the parent of a record that is in is in. `insert` refuses a record without its parent, `erase`
@@ -23,6 +23,7 @@
 #include "base/hint.h"
 #include "tier/index_buckets.h"
 #include "tier/index_cell.h"
+#include "tier/loss_count.h"
 #include "tier/tier.h"
 
 namespace hkv {
@@ -46,6 +47,8 @@ class DiskIndex {
   // Effect: counts a use, which reclaim honours. Progress: as look.
   void touch(const RecordKey& key);
   std::uint64_t records() const { return records_.load(); }
+  // Moves with each record that is taken out.
+  std::uint64_t losses() const { return losses_.read(); }
 
   // ---- the writer ---------------------------------------------------------------------------
   Number find(const RecordKey& key) const;
@@ -113,6 +116,7 @@ class DiskIndex {
   std::unique_ptr<Key128[]> formats_;
   Atom<std::uint32_t> format_count_{0};
   Hint<std::uint64_t> records_{0};
+  LossCount losses_;
 };
 
 template <class F>

@@ -64,6 +64,7 @@ TierCaps DiskTier::caps() const {
 
 Presence DiskTier::look(const RecordKey& key) const { return engine_->index.look(key); }
 void DiskTier::touch(const RecordKey& key) { engine_->index.touch(key); }
+std::uint64_t DiskTier::losses() const { return engine_->index.losses(); }
 const Recovered& DiskTier::recovered() const { return engine_->recovered; }
 const char* DiskTier::engine() const { return engine_->io != nullptr ? engine_->io->name() : "closed"; }
 

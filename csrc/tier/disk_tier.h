@@ -59,6 +59,7 @@ class DiskTier : public Tier {
   TierCaps caps() const override;
   Presence look(const RecordKey& key) const override;  // Progress: disk_index.h
   void touch(const RecordKey& key) override;
+  std::uint64_t losses() const override;
 
   const Recovered& recovered() const;
   const char* engine() const;  // "io_uring", "threads"

@@ -68,6 +68,11 @@ void MemoryTier::touch(const RecordKey& key) {
   if (RecordForest::Node* node = engine_->forest.find(key)) engine_->forest.touch(node);
 }
 
+std::uint64_t MemoryTier::losses() const {
+  const std::lock_guard lock(engine_->mutex);
+  return engine_->forest.losses();
+}
+
 void MemoryTier::begin(Operation* operation) {
   if (!options_.threaded) return perform(operation);
   const std::lock_guard lock(engine_->queue_mutex);

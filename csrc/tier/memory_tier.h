@@ -22,7 +22,7 @@ struct MemoryOptions {
 };
 
 // A put that needs room evicts leaves; where what is pinned leaves too little, it is NoSpace and nothing was evicted.
-// `touch` and every get count as use. `look` and `touch` hold the mutex for a look-up.
+// `touch` and every get count as use. `look`, `touch` and `losses` hold the mutex for a look-up.
 class MemoryTier : public Tier {
  public:
   // Throws Error(ArgumentError): no capacity, no depth.
@@ -32,6 +32,7 @@ class MemoryTier : public Tier {
   TierCaps caps() const override;
   Presence look(const RecordKey& key) const override;
   void touch(const RecordKey& key) override;
+  std::uint64_t losses() const override;
 
  protected:
   void begin(Operation* operation) override;

@@ -125,6 +125,7 @@ void RecordForest::erase(Node* node) {
   while (at != end && at->second.get() != node) ++at;
   HKV_CHECK(at != end);
   nodes_.erase(at);
+  ++losses_;
 }
 
 void RecordForest::file(Node* node) {

@@ -47,6 +47,8 @@ class RecordForest {
   std::uint64_t records() const { return nodes_.size(); }
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t held_bytes() const { return held_bytes_; }
+  // Records that went, ever.
+  std::uint64_t losses() const { return losses_; }
 
   Node* find(const RecordKey& key) const;
   // Whether there is a record of this digest and kind in some format.
@@ -86,7 +88,7 @@ class RecordForest {
 
   std::unordered_multimap<Name, std::unique_ptr<Node>, NameHash> nodes_;
   std::set<std::pair<std::uint64_t, Node*>> leaves_;
-  std::uint64_t bytes_ = 0, held_bytes_ = 0, touches_ = 0;
+  std::uint64_t bytes_ = 0, held_bytes_ = 0, touches_ = 0, losses_ = 0;
 };
 
 }  // namespace hkv

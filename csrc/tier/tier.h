@@ -86,11 +86,12 @@ struct GetItem {
   std::vector<std::byte>* envelope = nullptr;
 };
 
-// What a tier knows of a key without any I/O.
+// What a tier knows of a key without any I/O. `gone`, of Unknown: it was seen to be there, and later not to be.
 struct Presence {
   enum class Answer : std::uint8_t { Absent, Here, OtherFormat, Unknown };
   Answer answer = Answer::Absent;
   std::uint8_t flags = 0;
+  bool gone = false;
 };
 
 struct TierCaps {
@@ -172,6 +173,9 @@ class Tier {
   virtual Presence look(const RecordKey& key) const;
   // The same of what a put may be spared for: what the tier has as lastingly as a put would make it. Progress: as look.
   virtual Presence look_lasting(const RecordKey& key) const { return look(key); }
+  // Moves whenever a record of which look_lasting said Here is known not to be there any more: who looked at all that he
+  // stored need not look again until then. Progress: as look.
+  virtual std::uint64_t losses() const { return 0; }
   // Says that a record was of use without a get of it, so that reclaim spares it. Progress: as look.
   virtual void touch(const RecordKey& key);
 

@@ -58,6 +58,8 @@ Presence TierStack::look_lasting(const RecordKey& key) const {
   return engine_->lanes.back()->tier->look_lasting(key);
 }
 
+std::uint64_t TierStack::losses() const { return engine_->lanes.back()->tier->losses(); }
+
 void TierStack::touch(const RecordKey& key) {
   for (const auto& lane : engine_->lanes) lane->tier->touch(key);
 }

@@ -72,6 +72,7 @@ class TierStack final : public Tier {
   TierCaps caps() const override;
   Presence look(const RecordKey& key) const override;
   Presence look_lasting(const RecordKey& key) const override;
+  std::uint64_t losses() const override;
   void touch(const RecordKey& key) override;
 
   std::size_t tiers() const;

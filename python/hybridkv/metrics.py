@@ -105,7 +105,8 @@ class Metrics:
     pages : mapping of str to PageCounts
         By group.
     states : mapping of StateKind to int
-        Units that hold a usable page of the kind (DISK: a record in a tier), from the derived index.
+        Units that hold a usable page of the kind (DISK: a record in a tier, which is asked where it lost any), from the
+        derived index.
 
     Notes
     -----

@@ -24,6 +24,8 @@ CLEAN_SHARE = 0.25
 """Of the units that hold a page: so many are to be stored while eviction is near, those longest unwritten first."""
 
 _MOST_UNSTORED = 4096  # prefixes remembered; beyond, the oldest is stored at once
+_STORED_SHARE = 4  # times the units that fit the cache: so long may the prefixes be that are remembered as stored
+_ASKED_A_POLL = 4  # of them, whether the tier has them still
 
 
 class TierWrites:
@@ -33,7 +35,9 @@ class TierWrites:
     that could not be stored when it was published is stored when somebody offloads it.
 
     Write-back never delays an eviction: what is evicted before it was stored is lost to the tier, as without one. It
-    stores the prefixes that were written longest ago, since those are the next to go.
+    stores the prefixes that were written longest ago, since those are the next to go. What it stored and the tier has
+    dropped since, while it is still in memory, it stores again: as many prefixes as were published, all in all, so that
+    a tier smaller than the memory above it is not written for ever.
 
     Parameters
     ----------
@@ -51,6 +55,11 @@ class TierWrites:
             raise ArgumentError("tier_writes", f"one of {list(TIER_WRITES)}", mode)
         self.mode = mode
         self._unstored: OrderedDict[bytes, _core.KeyChain] = OrderedDict()
+        self._stored: OrderedDict[bytes, _core.KeyChain] = OrderedDict()  # by write-back, the longest ago first
+        self._stored_units = 0
+        self._again = 0  # prefixes that may be stored again
+        self._lost = 0  # copies that the tier had dropped when the prefixes were asked of
+        self._unasked = 0  # of _stored, from the front, since
         self._running: list[_core.Transfer] = []
         self._warned = False
         self._unsent: list[str] = []  # why, of prefixes that could not be handed over since that was told
@@ -62,20 +71,28 @@ class TierWrites:
         if self.mode == "through":
             self._begin(lambda: cache._offload_new(keys, since, resumed))
             return
-        name = keys.tip_key(keys.end_unit, keys.rest_tokens) if keys.rest_tokens else keys.digests[-1].tobytes()
+        name = _name_of(keys)
+        self._forget(name)
         self._unstored[name] = keys
         self._unstored.move_to_end(name)
+        self._again = min(self._again + 1, _MOST_UNSTORED)
         if len(self._unstored) > _MOST_UNSTORED:
             self._store_oldest(cache)
 
     def store_due(self, cache: Tiered) -> None:
         """Store what eviction may take next, the longest unwritten first, one prefix at a time."""
         self._running = [core for core in self._running if not core.state()[0]]
-        if self._unstored and not self._running and self._is_due(cache):
-            self._store_oldest(cache)
+        if (self._unstored or self._stored) and not self._running and self._is_due(cache):
+            self._take_dropped(cache, _ASKED_A_POLL)
+            if self._unstored:
+                self._store_oldest(cache)
 
     def store_all(self, cache: Tiered) -> None:
-        """Store everything that is held back."""
+        """Store everything that is held back, and what the tier has dropped."""
+        if self._stored:
+            cache._core.states()  # which asks the tier
+        while self._take_dropped(cache, len(self._stored)):
+            pass
         while self._unstored:
             self._store_oldest(cache)
 
@@ -89,14 +106,47 @@ class TierWrites:
         free = min(core.free_pages(index) / pages for index, pages in enumerate(cache.pages.values()))
         if free >= LOW_FREE:
             return False
-        states = core.states()
+        states = core.states(False)
         return bool(states[StateKind.DISK] < CLEAN_SHARE * max(states[: StateKind.DISK]))
 
     def _store_oldest(self, cache: Tiered) -> None:
-        keys = self._unstored.popitem(last=False)[1]
+        name, keys = self._unstored.popitem(last=False)
         transfer = self._begin(lambda: cache._offload_all(keys))
-        if transfer is not None:
-            self._running.append(transfer)
+        if transfer is None:
+            return
+        self._running.append(transfer)
+        self._remember(name, keys)
+        while self._stored and self._stored_units > _STORED_SHARE * cache.blocks:
+            self._forget(next(iter(self._stored)))
+
+    def _take_dropped(self, cache: Tiered, most: int) -> bool:
+        """Ask of so many stored prefixes whether the tier has them; the first that it has not is held back anew."""
+        lost = _core.copies_lost(cache._core)
+        if lost != self._lost:
+            self._lost, self._unasked = lost, len(self._stored)
+        for _ in range(min(most, self._unasked, len(self._stored) if self._again else 0)):
+            name = next(iter(self._stored))
+            keys = self._forget(name)
+            self._unasked -= 1
+            if keys is not None and _core.is_unstored(cache._core, keys, cache._kept_boundaries(keys, keys.tokens)):
+                self._again -= 1
+                self._unstored[name] = keys
+                self._unstored.move_to_end(name, last=False)
+                return True
+            if keys is not None:
+                self._remember(name, keys)
+        return False
+
+    def _remember(self, name: bytes, keys: _core.KeyChain) -> None:
+        self._forget(name)
+        self._stored[name] = keys
+        self._stored_units += keys.end_unit
+
+    def _forget(self, name: bytes) -> _core.KeyChain | None:
+        keys = self._stored.pop(name, None)
+        if keys is not None:
+            self._stored_units -= keys.end_unit
+        return keys
 
     def _begin(self, offload: Callable[[], _core.Transfer]) -> _core.Transfer | None:
         try:
@@ -107,3 +157,7 @@ class TierWrites:
             if not warned:
                 warnings.warn(f"hybridkv: published prefixes are not stored in the tier: {error}", RuntimeWarning, 2)
         return None
+
+
+def _name_of(keys: _core.KeyChain) -> bytes:
+    return keys.tip_key(keys.end_unit, keys.rest_tokens) if keys.rest_tokens else keys.digests[-1].tobytes()

@@ -295,7 +295,7 @@ class Tiered(Running):
         kept = list(windows.kept(self.spec, [(t, False) for t in aligned]))
         if resumed and (resumed % step == 0 or self._names_tip(keys, resumed)):
             kept.extend(windows.kept(self.spec, [(resumed, True)]))
-        return _core.offload_new(self._core, keys, kept, ends, TIMEOUT_S)
+        return _core.offload_new(self._core, keys, since, kept, ends, TIMEOUT_S)
 
     def _names_tip(self, keys: _core.KeyChain, tokens: int) -> bool:
         """Tell whether a length ends inside a unit whose tokens the keys know."""

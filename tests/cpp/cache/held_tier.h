@@ -36,6 +36,12 @@ class HeldTier : public Tier {
     return {same ? Presence::Answer::Here : Presence::Answer::OtherFormat, found->second.flags};
   }
   void touch(const RecordKey&) override { ++touches; }
+  std::uint64_t losses() const override { return lost; }
+  // The record goes by itself, and where `told`, the tier says so.
+  void lose(RecordKind kind, Key128 digest, bool told = true) {
+    stored.erase({digest.lo, static_cast<int>(kind)});
+    lost += told ? 1 : 0;
+  }
 
   // Ends the oldest operation that waits, as a sound tier would, or with a status.
   void end_one(TierStatus status = TierStatus::Ok) {
@@ -61,6 +67,7 @@ class HeldTier : public Tier {
   std::map<Name, Stored> stored;
   mutable std::int64_t looks = 0;
   std::int64_t touches = 0;
+  std::uint64_t lost = 0;
 
  protected:
   void begin(Operation* operation) override { waiting.push_back(operation); }

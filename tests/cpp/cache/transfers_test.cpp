@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cache/device_pool_cases.h"
+#include "cache/lost_copies.h"
 #include "cache/lost_states.h"
 #include "cache/shared_loads.h"
 #include "cache/tip_transfers.h"

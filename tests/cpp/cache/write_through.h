@@ -20,7 +20,7 @@ HKV_TEST("a prefix that grows is offloaded by looking at what is new alone") {
     w.write(w.keys(tokens));
     w.tier.looks = 0;
     const std::array<std::int64_t, 2> lengths = {tokens - 4, tokens};
-    auto out = w.cache.transfers().offload_new(w.keys(tokens), lengths, {}, {});
+    auto out = w.cache.transfers().offload_new(w.keys(tokens), tokens - 8, lengths, {}, {});
     w.tier.end_all();
     w.cache.transfers().poll();
     most = std::max(most, w.tier.looks);
@@ -34,7 +34,8 @@ HKV_TEST("a prefix that grows is offloaded by looking at what is new alone") {
     }
     w.cache.evict(*w.keys(tokens), gone);
   }
-  EXPECT(most <= 3 + 2 + 2);  // back to what is stored, forward again, the boundaries: not 50 blocks
+  // Back to what is stored, forward again, the boundaries, each record once it is stored: not 50 blocks.
+  EXPECT(most <= 3 + 2 + 2 + 4);
   w.forget(*w.keys(200));
   EXPECT_EQ(w.look(w.keys(201)).restore_tokens, 200);
 }
@@ -46,7 +47,7 @@ HKV_TEST("what was not stored before is, and of the ends the first that is compl
   tail[3].blocks = {5};
   EXPECT_EQ(w.cache.evict(*w.keys(24), tail), 1);
   const std::array<std::int64_t, 2> ends = {24, 20};
-  auto out = w.cache.transfers().offload_new(w.keys(24), {}, ends, {});
+  auto out = w.cache.transfers().offload_new(w.keys(24), 24, {}, ends, {});
   w.tier.end_all();
   w.cache.transfers().poll();
   const TransferOutcome outcome = w.cache.transfers().outcome_of(*out);
@@ -54,6 +55,31 @@ HKV_TEST("what was not stored before is, and of the ends the first that is compl
   EXPECT_EQ(outcome.missed.size(), 1u);
   EXPECT_EQ(outcome.missed[0].second, TransferOutcome::no_states);
   EXPECT_EQ(outcome.blocks, (std::vector<std::int64_t>{6, 6, 2, 1}));
+  EXPECT_EQ(w.tier.count(RecordKind::Block), 6u);
+}
+
+HKV_TEST(
+    "of what was published anew each block is stored that the tier lost, though it has what continues it") {
+  World w(hybrid(32));
+  const auto whole = w.keys(24);
+  w.write(whole);
+  w.store(whole, {});
+  std::vector<Selection> third(4);
+  third[0].blocks = third[1].blocks = {2};
+  EXPECT_EQ(w.cache.evict(*whole, third), 2);
+  w.tier.lose(RecordKind::Block, whole->keys()[2]);
+  w.write(whole);
+  w.tier.looks = 0;
+  const auto since = [&](std::int64_t tokens) {
+    auto out = w.cache.transfers().offload_new(whole, tokens, {}, {}, {});
+    w.tier.end_all();
+    w.cache.transfers().poll();
+    return w.cache.transfers().state_of(*out).records;
+  };
+  EXPECT_EQ(since(24), 0);  // the last is there, and nothing is new
+  EXPECT(w.tier.looks <= 2 + 6);
+  EXPECT(w.cache.transfers().is_unstored(*whole, {}) == false);  // of a tier that knows parents it cannot be
+  EXPECT_EQ(since(8), 1);
   EXPECT_EQ(w.tier.count(RecordKind::Block), 6u);
 }
 

@@ -5,6 +5,7 @@
 
 #include "tier/index_buckets.h"
 #include "tier/index_cell.h"
+#include "tier/loss_count.h"
 
 namespace hkv::relacy {
 namespace {
@@ -48,6 +49,24 @@ struct HitAgainstReuse : rl::test_suite<HitAgainstReuse, 2> {
     if (cell.read(seen) && seen.digest == Key128{1, 2}) cell.hit(seen.word);
   }
   void after() { RL_ASSERT(cell.word().hits() == 0 && cell.word().pinned()); }
+};
+
+// Who reads that a record was lost finds it gone.
+struct LossTold : rl::test_suite<LossTold, 2> {
+  IndexCell cell;
+  LossCount losses;
+  void before() { cell.open({{1, 2}, {}, RecordKind::Block}, 0, 0, false); }
+  void thread(unsigned t) {
+    if (t == 0) {
+      cell.close();
+      losses.note();
+      return;
+    }
+    const bool lost = losses.read() != 0;
+    IndexCell::Seen seen;
+    RL_ASSERT(!(lost && cell.read(seen)));
+  }
+  void after() { RL_ASSERT(losses.read() == 1); }
 };
 
 // Hashes by number, over buckets of one slot. Number 0 moves from bucket 0 to bucket 1 in the first split, while the
@@ -119,6 +138,7 @@ int main() {
   search<CellReuse<true>>("cell: halves lo differ");
   search<CellReuse<false>>("cell: halves hi differ");
   search<HitAgainstReuse>("cell: a hit beside reuse");
+  search<LossTold>("loss: told after it happened");
   search<SlotReuse>("slot: another number");
   search<FurtherLine>("line: a further one");
   search<FoundThroughout<1>>("split: its slot cleared");

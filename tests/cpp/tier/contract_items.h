@@ -250,6 +250,27 @@ HKV_CONTRACT("what was removed is gone, and comes again as a new record") {
   EXPECT_EQ(world->tier().usage().removed, 1u);
 }
 
+HKV_CONTRACT("what is found no more has moved the count of losses, and what is still there has not") {
+  const auto world = make_world({});
+  Tier& tier = world->tier();
+  Asker ask(tier);
+  const Sample record = sample(1), below = sample(2, {700}, record.key.digest), beside = sample(3);
+  for (const auto& each : {record, below, beside}) EXPECT_EQ(ask.put(each).status, Status::Ok);
+  std::uint64_t before = tier.losses();
+  EXPECT_EQ(ask.put(record).status, Status::Ok);
+  EXPECT(ask.has(record) && ask.has(below) && ask.has(beside));
+  EXPECT_EQ(tier.losses(), before);
+  EXPECT_EQ(ask.remove(beside.key).status, Status::Ok);
+  EXPECT(tier.losses() != before);
+  before = tier.losses();
+  if (!world->corrupt(record.key)) return;
+  auto room = record;
+  EXPECT_EQ(ask.get(room).status, Status::Corrupt);
+  const Answer left = tier.look_lasting(record.key).answer;
+  EXPECT(left != Answer::Here);
+  EXPECT(tier.losses() != before);
+}
+
 HKV_CONTRACT("a flipped bit is Corrupt, and the record is dropped with what is below it") {
   const auto world = make_world({});
   Tier& tier = world->tier();
@@ -295,6 +316,7 @@ HKV_CONTRACT("what is pinned outlives what is not, with all that it stands on") 
     } while (!gone() && name < 100000);
   }
   EXPECT(tier.usage().reclaimed > 0);
+  EXPECT(tier.losses() > 0);
   EXPECT(tier.usage().bytes <= tier.usage().capacity_bytes);
   EXPECT(ask.has(root) && ask.has(pinned));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tier/contract.h"
 #include "tier/held_memory.h"
+#include "tier/known_records.h"
 
 namespace hkv {
 namespace {
@@ -56,6 +57,29 @@ bool here(const Tier& tier, const contract::Sample& record) {
 }
 
 }  // namespace
+
+HKV_TEST("of a tier without an index it is known what was seen there, and what was seen to be gone since") {
+  const auto known = std::make_unique<KnownRecords>();
+  RecordKey key{{1, 2}, {3, 4}, RecordKind::Block}, same_place = key;
+  same_place.digest.hi = 77;
+  known->forget(key);
+  EXPECT(!known->look(key).gone);  // it was never seen
+  EXPECT_EQ(known->losses(), 0u);
+  known->note(key, 9);
+  EXPECT_EQ(known->look(key).answer, Presence::Answer::Here);
+  EXPECT_EQ(+known->look(key).flags, 9);
+  EXPECT_EQ(known->look(same_place).answer, Presence::Answer::Unknown);
+  known->forget(same_place);
+  EXPECT_EQ(known->look(key).answer, Presence::Answer::Here);
+  known->forget(key);
+  EXPECT_EQ(known->look(key).answer, Presence::Answer::Unknown);
+  EXPECT(known->look(key).gone && !known->look(same_place).gone);
+  EXPECT_EQ(known->losses(), 1u);
+  known->note(same_place, 0);
+  EXPECT(!known->look(key).gone);
+  known->note(key, 0);
+  EXPECT(known->look(key).answer == Presence::Answer::Here && !known->look(key).gone);
+}
 
 HKV_TEST("what was used least recently goes first, and a get, a put and a touch are uses") {
   MemoryTier tier(holding(4));

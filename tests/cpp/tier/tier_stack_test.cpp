@@ -117,6 +117,19 @@ HKV_TEST("it can what its slowest tier can, and takes as much as all together") 
   EXPECT(!mixed.caps().index && mixed.caps().durable);
 }
 
+HKV_TEST("what its fast tiers drop is no loss as long as the slowest has it") {
+  const auto fast = memory(6000), slow = memory(1 << 20);
+  TierStack stack({fast, slow});
+  contract::Asker ask(stack);
+  for (std::uint64_t name = 1; name <= 4; ++name) EXPECT_EQ(ask.put(sample(name, {4096})).status, Status::Ok);
+  EXPECT_EQ(ask.flush().status, Status::Ok);
+  EXPECT(fast->losses() != 0 && slow->losses() == 0);
+  EXPECT_EQ(stack.losses(), 0u);
+  EXPECT_EQ(stack.look_lasting(sample(1, {}).key).answer, Answer::Here);
+  EXPECT_EQ(ask.remove(sample(1, {}).key).status, Status::Ok);
+  EXPECT_EQ(stack.losses(), 1u);
+}
+
 HKV_TEST("look takes the best answer, and touch goes to all") {
   const Answer ranked[] = {Answer::Absent, Answer::Unknown, Answer::OtherFormat, Answer::Here};
   for (std::size_t above = 0; above < 4; ++above) {
