@@ -3,6 +3,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include "base/types.h"
 #include "layout/key_chain_tokens.h"
 
 namespace hkv {
@@ -23,6 +24,9 @@ void bind_tier_stack(pybind11::module_& m);  // behind bind_tier
 
 // Token ids out of a list, a tuple or a buffer of integers. Throws Error(ArgumentError).
 TokenView token_view(pybind11::handle tokens);
+
+// The 16 bytes of a key, of a digest or of a format.
+pybind11::bytes key_bytes(const Key128& key);
 
 // What opening a store found, by name.
 pybind11::dict recovered_dict(const Recovered& recovered);

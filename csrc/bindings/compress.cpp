@@ -14,7 +14,7 @@ namespace py = pybind11;
 namespace hkv {
 namespace {
 
-constexpr std::int64_t release_from_bytes = std::int64_t{1} << 18;  // about 25 us
+constexpr std::int64_t compress_release_from_bytes = std::int64_t{1} << 18;  // about 25 us
 
 template <class T>
 T item(const py::tuple& t, std::size_t i) {
@@ -96,7 +96,7 @@ void on_host(const py::tuple& given, int threads) {
   const CompressTail& call = made.call;
   check_compress(call);
   const std::int64_t bytes = call.rows * call.row_width() * 4;
-  if (bytes < release_from_bytes) return compress_tail(call, threads);
+  if (bytes < compress_release_from_bytes) return compress_tail(call, threads);
   without_gil([&] { compress_tail(call, threads); });
 }
 

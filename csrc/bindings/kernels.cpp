@@ -20,7 +20,7 @@ namespace py = pybind11;
 namespace hkv {
 namespace {
 
-constexpr std::int64_t release_from_bytes = std::int64_t{1} << 19;  // about 50 us
+constexpr std::int64_t copy_release_from_bytes = std::int64_t{1} << 19;  // about 50 us
 
 template <class T>
 T* pointer(py::handle address) {
@@ -106,7 +106,7 @@ struct Fingerprints {
 
 template <class Work>
 void run(std::int64_t bytes, Work&& work) {
-  if (bytes < release_from_bytes) return work();
+  if (bytes < copy_release_from_bytes) return work();
   without_gil(work);
 }
 

@@ -20,6 +20,9 @@
 namespace py = pybind11;
 
 namespace hkv {
+
+py::bytes key_bytes(const Key128& key) { return {reinterpret_cast<const char*>(&key), sizeof key}; }
+
 namespace {
 
 // Hashing that takes longer than about 50 us lets other Python threads run; for less, giving the
@@ -194,8 +197,6 @@ std::shared_ptr<KeyChain> slice(const KeyChain& chain, std::int64_t begin, std::
   }
   return chain.slice(begin, end, keep_rest);
 }
-
-py::bytes key_bytes(const Key128& key) { return {reinterpret_cast<const char*>(&key), sizeof key}; }
 
 py::bytes tip_key(const KeyChain& chain, std::int64_t unit, std::int64_t length) {
   if (!chain.has_tokens()) refuse("keys", "keys made from tokens", "keys made from hashes");

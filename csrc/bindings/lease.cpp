@@ -15,8 +15,8 @@ std::vector<std::uint32_t> pages_of(const LeaseBox& box, int group) {
   return pages;
 }
 
-std::int64_t extend(LeaseBox& box, const std::shared_ptr<const KeyChain>& keys, const py::object& formats,
-                    int verify) {
+std::int64_t extend_lease(LeaseBox& box, const std::shared_ptr<const KeyChain>& keys,
+                          const py::object& formats, int verify) {
   HybridCache& cache = box.box->cache;
   const std::vector<FormatId> reader = formats_from(cache, formats);
   Question question;
@@ -116,7 +116,7 @@ void bind_lease(py::module_& m) {
             return addresses_of(box.box->cache, group, pages_of(box, group));
           },
           py::arg("group"))
-      .def("extend", &extend, py::arg("keys"), py::arg("formats"), py::arg("verify"))
+      .def("extend", &extend_lease, py::arg("keys"), py::arg("formats"), py::arg("verify"))
       .def(
           "settle",
           [](LeaseBox& box, int how, int kind) {

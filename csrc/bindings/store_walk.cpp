@@ -16,11 +16,6 @@ namespace py = pybind11;
 namespace hkv {
 namespace {
 
-py::bytes key_bytes(const Key128& key) {
-  char out[16];
-  std::memcpy(out, &key, sizeof out);
-  return py::bytes(out, sizeof out);
-}
 Key128 key_of(const std::string& bytes) {
   Key128 out;
   if (bytes.size() != sizeof out) {

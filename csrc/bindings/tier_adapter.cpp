@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "bindings/bindings.h"
 #include "bindings/lent_memory.h"
 
 namespace py = pybind11;
@@ -44,8 +45,6 @@ struct Gil {
   Gil& operator=(const Gil&) = delete;
   PyGILState_STATE state;
 };
-
-py::bytes bytes_of(const Key128& key) { return {reinterpret_cast<const char*>(&key), sizeof key}; }
 
 // The bytes of something that exports a buffer.
 class Exported {
@@ -205,7 +204,7 @@ AdapterTier::Answer AdapterTier::asked(Operation& operation) {
   } else if (operation.kind == Operation::Kind::Get) {
     detail = labels_of(operation.parts);
   }
-  const py::tuple key = py::make_tuple(bytes_of(operation.key.digest), bytes_of(operation.key.format),
+  const py::tuple key = py::make_tuple(key_bytes(operation.key.digest), key_bytes(operation.key.format),
                                        static_cast<int>(operation.key.kind));
   const py::tuple arguments = py::make_tuple(verbs[static_cast<int>(operation.kind)], key, detail);
   const auto came = py::reinterpret_steal<py::object>(call(engine_, arguments.ptr()));

@@ -79,7 +79,7 @@ TransferBox offload_new(const std::shared_ptr<CacheBox>& box, const std::shared_
   return {box, made};
 }
 
-TransferBox flush(const std::shared_ptr<CacheBox>& box, double timeout_s) {
+TransferBox flush_transfers(const std::shared_ptr<CacheBox>& box, double timeout_s) {
   std::shared_ptr<Transfer> made;
   Transfers& transfers = transfers_of(*box);
   without_gil([&] { made = transfers.flush(options_from(timeout_s, false, false, false)); });
@@ -146,7 +146,7 @@ void bind_transfer(py::module_& m) {
         py::arg("durable"), py::arg("pinned"), py::arg("gated") = false);
   m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("since"),
         py::arg("boundaries"), py::arg("ends"), py::arg("timeout_s"));
-  m.def("flush", &flush, py::arg("cache"), py::arg("timeout_s"));
+  m.def("flush", &flush_transfers, py::arg("cache"), py::arg("timeout_s"));
   m.def("restore", &restore, py::arg("cache"), py::arg("keys"), py::arg("tokens"), py::arg("ticket"),
         py::arg("timeout_s"), py::arg("prefetch"));
   m.def(

@@ -26,7 +26,7 @@ struct DevicePieces {
 
 // A group of gather or scatter. An item is a piece of one layer; where hand-outs are verified, of all layers, because
 // the counts are compared before the first and after the last byte.
-struct DeviceCopy {
+struct DevicePagedCopy {
   DevicePieces pieces;
   PieceShape shape;
   std::byte* buffer;
@@ -53,7 +53,7 @@ struct DeviceLaunch {
   std::int64_t items;
   std::int32_t group_count;
 };
-using CopyLaunch = DeviceLaunch<DeviceCopy>;
+using CopyLaunch = DeviceLaunch<DevicePagedCopy>;
 using FingerprintLaunch = DeviceLaunch<DeviceFingerprint>;
 static_assert(sizeof(CopyLaunch) <= 4096 && sizeof(FingerprintLaunch) <= 4096);
 

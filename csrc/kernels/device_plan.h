@@ -57,8 +57,8 @@ inline DevicePieces pieces_of(const PieceList& list, const PageRows& page) {
   return pieces;
 }
 
-inline DeviceCopy device_group(const PagedCopy& copy) {
-  DeviceCopy group{};
+inline DevicePagedCopy device_group(const PagedCopy& copy) {
+  DevicePagedCopy group{};
   group.pieces = pieces_of(copy.pieces, copy.page);
   group.shape = piece_shape(copy.page, copy.pieces.rows == nullptr);
   group.buffer = copy.buffer;

@@ -77,7 +77,7 @@ HKV_DEVICE void zero_words(std::byte* to, std::int64_t bytes, unsigned rank, uns
 template <DeviceDirection direction, class Team>
 class PieceCopy {
  public:
-  HKV_DEVICE PieceCopy(const CopyLaunch& launch, const DeviceCopy& group, Team& team)
+  HKV_DEVICE PieceCopy(const CopyLaunch& launch, const DevicePagedCopy& group, Team& team)
       : launch_(launch), group_(group), team_(team) {}
 
   HKV_DEVICE void item(std::int64_t number) {
@@ -155,7 +155,7 @@ class PieceCopy {
   }
 
   const CopyLaunch& launch_;
-  const DeviceCopy& group_;
+  const DevicePagedCopy& group_;
   Team& team_;
 };
 
@@ -163,7 +163,7 @@ template <DeviceDirection direction, class Team>
 HKV_DEVICE void copy_pieces(const CopyLaunch& launch) {
   Team team;
   for (std::int64_t item = team.number(); item < launch.items; item += team.teams()) {
-    const DeviceCopy& group = group_of(launch, item);
+    const DevicePagedCopy& group = group_of(launch, item);
     PieceCopy<direction, Team>(launch, group, team).item(item - group.pieces.first_item);
   }
 }

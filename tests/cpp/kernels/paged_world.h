@@ -25,7 +25,11 @@ class Guarded {
  public:
   Guarded(std::size_t bytes, std::size_t offset, std::mt19937_64& random)
       : bytes_(bytes), all_(bytes + 2 * guard + 64 + offset) {
-    for (auto& byte : all_) byte = static_cast<std::byte>(random());
+    std::uint64_t next = random();  // a draw a byte would take longer than the copies
+    for (auto& byte : all_) {
+      next = next * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<std::byte>(next >> 56);
+    }
     first_ = guard + (0 - reinterpret_cast<std::uintptr_t>(all_.data() + guard)) % 64 + offset;
   }
   std::byte* data() { return all_.data() + first_; }

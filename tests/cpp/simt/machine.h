@@ -75,7 +75,11 @@ struct Thread {
   std::uint64_t deposit = 0;
   std::vector<AsyncCopy> copies;
   std::vector<std::size_t> commits;  // how many copies each group ends at
+  // What AddressSanitizer puts locals on. It is kept for the next start, since making one is a dozen system calls, and
+  // made anew after many ends, since a fiber that ends may leave a frame behind on it.
   void* fake_stack = nullptr;
+  unsigned ends = 0;
+  static constexpr unsigned most_ends = 500;
   SeenThread seen;
 };
 
@@ -185,7 +189,7 @@ class Machine {
     machine.self().seen.begin();
     take_order(&machine.start_);
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &machine.main_bottom_, &machine.main_size_);
+    __sanitizer_finish_switch_fiber(machine.self().fake_stack, &machine.main_bottom_, &machine.main_size_);
 #endif
     (*machine.kernel_)();
     if (!machine.self().copies.empty()) {
@@ -200,7 +204,9 @@ class Machine {
   HKV_NOT_SEEN void leave(bool ends) {
     Thread& thread = self();
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(ends ? nullptr : &thread.fake_stack, main_bottom_, main_size_);
+    const bool anew = ends && ++thread.ends % Thread::most_ends == 0;
+    __sanitizer_start_switch_fiber(anew ? nullptr : &thread.fake_stack, main_bottom_, main_size_);
+    if (anew) thread.fake_stack = nullptr;
 #else
     static_cast<void>(ends);
 #endif
@@ -241,6 +247,7 @@ class Machine {
 #if defined(__SANITIZE_ADDRESS__)
       if (thread.fiber.stack)
         __asan_unpoison_memory_region(thread.fiber.stack.get(), sim::Fiber::stack_bytes);
+      if (thread.state != Thread::State::Ended) thread.fake_stack = nullptr;  // left where it was
 #endif
       thread.fiber.start(&enter);
       thread.seen.start();
