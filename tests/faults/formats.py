@@ -29,6 +29,13 @@ from .changes import (
 )
 from .contents import BUFFERS, EVERY, HISTORY, INDEXER, OVERLAP, RECURRENT, WINDOW
 from .fault import Change, Context, Fault, State, Way, on
+from .quantised import (
+    float32_scale_read_as_ue8m0,
+    gate_in_another_dtype,
+    hadamard,
+    rows_by_eights,
+    ue8m0_scales_read_as_float32,
+)
 
 Changed = Callable[[State, Context], State | None]
 
@@ -68,6 +75,8 @@ def _taps(rows: torch.Tensor, place: Any, context: Context) -> torch.Tensor:
 
 
 _HALVES = "absolute_halves"
+_PADDED = {"row_stride": 4096}
+"""Other than what any row here takes."""
 
 FORMAT_FAULTS = (
     _misread(HISTORY, "bfloat16 bytes read as float16", on(HISTORY, bfloat16_as_float16), dtype="float16"),
@@ -77,10 +86,16 @@ FORMAT_FAULTS = (
     _misread(WINDOW, "rotated pairs read as halves", _keys(WINDOW, pairs_as_halves), position_convention=_HALVES),
     _misread(INDEXER, "rotated pairs read as halves", _keys(INDEXER, pairs_as_halves), position_convention=_HALVES),
     _misread(
-        HISTORY, "[plain | rotated] read as [rotated | plain]", _keys(HISTORY, rotated_first), layout="rope_first"
+        HISTORY, "[plain | rotated] read as [rotated | plain]", _keys(HISTORY, rotated_first), channel_order="rope|nope"
     ),
-    _misread(HISTORY, "pages read transposed", on(HISTORY, pages_transposed), layout="columns"),
-    _misread(INDEXER, "pages read transposed", on(INDEXER, pages_transposed), layout="columns"),
+    _misread(HISTORY, "pages read transposed", on(HISTORY, pages_transposed), row_order="transposed"),
+    _misread(INDEXER, "pages read transposed", on(INDEXER, pages_transposed), row_order="transposed"),
+    _misread(HISTORY, "pages by eights read row by row", on(HISTORY, rows_by_eights(16)), row_order="page8"),
+    _misread(INDEXER, "pages by eights read row by row", on(INDEXER, rows_by_eights(16)), row_order="page8"),
+    _misread(INDEXER, "float32 scale read as UE8M0", on(INDEXER, float32_scale_read_as_ue8m0), scale="float32"),
+    _misread(INDEXER, "UE8M0 scales read as float32", on(INDEXER, ue8m0_scales_read_as_float32), scale="ue8m0x4"),
+    _misread(INDEXER, "rows rotated by Hadamard read as they are", on(INDEXER, hadamard), hadamard=True),
+    _misread(OVERLAP, "gate in another dtype", on(OVERLAP, gate_in_another_dtype), gate_dtype="other"),
     _misread(HISTORY, "scale of the neighbour", on(HISTORY, scale_of_neighbour), scale_placement="next_row"),
     _misread(HISTORY, "keys and values exchanged", paths_exchanged(("kv",), "keys", "values"), layout="values_keys"),
     _misread(WINDOW, "keys and values exchanged", paths_exchanged(WINDOW, "keys", "values"), layout="values_keys"),
@@ -101,11 +116,11 @@ FORMAT_FAULTS = (
 )
 
 MEMORY_FAULTS = (
-    _misread(("csa",), "CSA rows padded, read packed", on(("csa",), padded_read_packed), Way.WRONG_STRIDE),
-    _misread(("hca",), "HCA rows padded, read packed", on(("hca",), padded_read_packed), Way.WRONG_STRIDE),
-    _misread(HISTORY, "rows packed, read padded", on(HISTORY, packed_read_padded), Way.WRONG_STRIDE),
-    _misread(WINDOW, "rows padded, read packed", on(WINDOW, padded_read_packed), Way.WRONG_STRIDE),
-    _misread(INDEXER, "rows padded, read packed", on(INDEXER, padded_read_packed), Way.WRONG_STRIDE),
+    _misread(("csa",), "CSA rows padded, read packed", on(("csa",), padded_read_packed), Way.WRONG_STRIDE, **_PADDED),
+    _misread(("hca",), "HCA rows padded, read packed", on(("hca",), padded_read_packed), Way.WRONG_STRIDE, **_PADDED),
+    _misread(HISTORY, "rows packed, read padded", on(HISTORY, packed_read_padded), Way.WRONG_STRIDE, **_PADDED),
+    _misread(WINDOW, "rows padded, read packed", on(WINDOW, padded_read_packed), Way.WRONG_STRIDE, **_PADDED),
+    _misread(INDEXER, "rows padded, read packed", on(INDEXER, padded_read_packed), Way.WRONG_STRIDE, **_PADDED),
     _misread(HISTORY, "base off by 16 bytes", on(HISTORY, base_off(16)), Way.WRONG_BASE),
     _misread(WINDOW, "base off by 16 bytes", on(WINDOW, base_off(16)), Way.WRONG_BASE),
     _misread(INDEXER, "base off by 16 bytes", on(INDEXER, base_off(16)), Way.WRONG_BASE),
