@@ -100,6 +100,9 @@ constexpr bool usable(Phase phase) {
   return phase == Phase::Ready || phase == Phase::ReadyCopy || phase == Phase::Offloading;
 }
 
+// One owner holds a page that nobody else sees, and will publish it or give it back.
+constexpr bool in_making(Phase phase) { return phase == Phase::Filling || phase == Phase::Restoring; }
+
 // What a homogeneous manager would call cached: the bytes exist somewhere or are coming back.
 constexpr bool known(Phase phase) {
   return usable(phase) || phase == Phase::TierOnly || phase == Phase::Restoring;

@@ -360,7 +360,7 @@ BlockStore::Census BlockStore::census(int group, std::uint64_t private_pages) co
     const Word word = (*this)[id].word(at_slot.which);
     const Phase phase = word.phase(at_slot.slot);
     if (!(*this)[id].word(WordClass::H).live() || !holds_page(phase)) continue;
-    if (phase == Phase::Filling || phase == Phase::Restoring) {
+    if (in_making(phase)) {
       ++census.filling;
     } else if (word.pins() != 0 || phase == Phase::Retiring || phase == Phase::Offloading) {
       ++census.held;

@@ -103,6 +103,7 @@ struct MatchScratch {
   bool tips = false;                     // there were directories when the reading began
   std::vector<TierAnswer> tier_answers;  // a probe position; empty without a tier
   std::int64_t obtainable = 0;           // positions from 0 whose history is usable or in the tier
+  bool history_comes = false;            // a restore under way brings the next one
   std::vector<std::pair<std::int64_t, int>> wanted;  // (unit, group) of B pages to pin
 };
 
@@ -267,9 +268,10 @@ class HybridCache {
   TierAnswer ask_tier_at(MatchScratch& scratch, std::int64_t position) const;
   void note_obtainable(MatchScratch& scratch, std::int64_t position) const;
   bool restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;
+  Obtainable obtainable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;
   bool here_at(const Snapshot& s, int group, std::int64_t tokens) const;
   bool foreign_in_place(const Snapshot& s, int group, std::int64_t tokens) const;
-  bool loading_at(const MatchScratch& scratch, int group, std::int64_t tokens) const;
+  Phase making_at(const MatchScratch& scratch, int group, std::int64_t tokens) const;
   std::int64_t obtainable_tokens(const MatchScratch& scratch) const;
   // Effect: calls `use` with what a match would find; without a tier not at all.
   void judge_restorable(const KeyChain& keys, std::int64_t limit,
@@ -280,7 +282,7 @@ class HybridCache {
   void explain_by_tier(const MatchScratch& scratch, std::int64_t restore_tokens, Why& why) const;
   static void note_answer(TierAnswer answer, Why& why);
   TierAnswer ask_tier_for_state(const MatchScratch& scratch, const Group& group, std::int64_t block) const;
-  void explain_dead_end(const MatchScratch& scratch, Why& why) const;
+  void explain_dead_end(const MatchScratch& scratch, std::int64_t above, Why& why) const;
   // tier_tips.cpp
   void gather_tier_tips(const Question& question, MatchScratch& scratch) const;
   TierAnswer add_tier_tip(const Question& question, MatchScratch& scratch, std::int64_t tokens) const;

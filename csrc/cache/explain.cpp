@@ -48,7 +48,7 @@ void HybridCache::explain_losses(const MatchScratch& scratch, Verdict& verdict) 
     Why& reason = verdict.reason[check];
     explain(scratch, verdict.restore_tokens, reason);
     if (reason.code == Code::InTier && verdict.restore_tokens <= verdict.usable_tokens)
-      explain_dead_end(scratch, reason);
+      explain_dead_end(scratch, verdict.usable_tokens, reason);
     const int is = static_cast<int>(reason.check);
     if (is == check) continue;
     if (verdict.lost[is] <= verdict.lost[check]) verdict.reason[is] = reason;
@@ -76,7 +76,7 @@ void HybridCache::explain(const MatchScratch& scratch, std::int64_t restore_toke
   const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
   const bool once = seen.found() && store_.once_held(seen.id) >> why.group & 1;
   const bool slides = group.kind == static_cast<int>(StateKind::Window);
-  if (phase == Phase::Filling || phase == Phase::Restoring) {
+  if (in_making(phase)) {
     why.code = Code::Filling;
   } else if (phase == Phase::Retiring || once) {
     why.code = slides ? Code::Expired : Code::Stale;

@@ -112,6 +112,10 @@ void HybridCache::list_entries(Fill& fill, std::span<const Selection> groups, co
         if (policy_ != nullptr) fill.ready.push_back({seen.id, g, unit, seen.word(at.which)});
         continue;
       }
+      if (fill.restoring && seen.found() && in_making(seen.word(at.which).phase(at.slot))) {
+        fill.elsewhere.emplace_back(g, block);  // no room is made for what another brings
+        continue;
+      }
       if (seen.found()) {
         described.met.push_back(seen.id);
       } else {

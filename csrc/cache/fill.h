@@ -47,14 +47,15 @@ struct Fill {
   };
   std::shared_ptr<const KeyChain> keys;
   std::vector<Ready> ready;
-  std::vector<std::vector<Entry>> entries;  // a group
-  std::vector<std::vector<Copy>> copies;    // a group
-  std::vector<FormatId> formats;            // writer's, a group
-  bool closed = false;                      // aborted
-  std::int64_t born = 0;                    // resets of the cache when it was made
-  bool done = false;                        // nothing is left to publish
-  std::shared_ptr<FillRight> right;         // of a ticket's fill
-  bool restoring = false;                   // its blocks are being restored, not written
+  std::vector<std::vector<Entry>> entries;              // a group
+  std::vector<std::vector<Copy>> copies;                // a group
+  std::vector<FormatId> formats;                        // writer's, a group
+  bool closed = false;                                  // aborted
+  std::int64_t born = 0;                                // resets of the cache when it was made
+  bool done = false;                                    // nothing is left to publish
+  std::shared_ptr<FillRight> right;                     // of a ticket's fill
+  bool restoring = false;                               // its blocks are being restored, not written
+  std::vector<std::pair<int, std::int64_t>> elsewhere;  // of a restore: (group, block) that another is making
 
   // The share that answers for its pages; nullptr: nobody does.
   AdmissionLedger::Share* share() const { return right == nullptr ? nullptr : right->share; }

@@ -111,6 +111,7 @@ void HybridCache::search(const Question& question, MatchScratch& scratch) const 
   }
   scratch.positions = layout_.probe_units == 0 ? 0 : units / layout_.probe_units;
   scratch.obtainable = 0;
+  scratch.history_comes = false;
   scratch.tier_answers.assign(link_.tier == nullptr ? 0 : static_cast<std::size_t>(scratch.positions),
                               TierAnswer::Unasked);
   scan_history(question, scratch);

@@ -45,8 +45,28 @@ std::shared_ptr<Transfer> Transfers::restore(const std::shared_ptr<const KeyChai
   transfer->fill = cache_.reserve(transfer->keys, needed, cache_.spec_formats_, nullptr, ticket, true);
   const std::lock_guard guard(lock_);
   list_records(*transfer);
+  if (options.priority == Priority::Demand) hasten_others(*transfer);
   begin(transfer);
   return transfer;
+}
+
+// Somebody waits now for what others load for nobody yet.
+void Transfers::hasten_others(const Transfer& waits) {
+  const auto key = [&](const Transfer& of, const std::pair<int, std::int64_t>& page) {
+    std::int64_t tip_unit = -1;
+    const std::int64_t end =
+        (page.second + 1) * cache_.layout_.groups[static_cast<std::size_t>(page.first)].block_units;
+    if (end > of.keys->end_unit() && of.keys->rest_tokens() == 0) return Key128{};
+    return cache_.key_of_block(*of.keys, page.first, page.second, tip_unit);
+  };
+  for (const auto& other : live_) {
+    if (other->kind != TransferKind::Restore || other->options.priority == Priority::Demand) continue;
+    const bool brings = std::any_of(waits.elsewhere.begin(), waits.elsewhere.end(),
+                                    [&](const auto& page) { return key(*other, page) == key(waits, page); });
+    if (!brings) continue;
+    other->options.priority = Priority::Demand;
+    for (const BatchId batch : other->batches) cache_.link_.tier->hasten(batch);
+  }
 }
 
 // A record for each block whose pages the fill holds, lowest first, and one for the boundary. Pages of blocks that
@@ -56,6 +76,7 @@ void Transfers::list_records(Transfer& transfer) {
   const Layout& layout = cache_.layout_;
   std::vector<std::pair<std::int64_t, Transfer::Page>> history;  // by the unit at which the block ends
   Transfer::Record boundary;
+  transfer.elsewhere = fill.elsewhere;
   for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
     for (std::size_t i = 0; i < fill.entries[g].size(); ++i) {
       Fill::Entry& entry = fill.entries[g][i];

@@ -67,6 +67,9 @@ enum class TierAnswer : std::uint8_t {
   Failed,  // it was there, and could not be loaded: known, but not to be had
 };
 
+// Whether a restore would make a length usable; or one under way does, as far as it lacks anything.
+enum class Obtainable : std::uint8_t { No, Coming, Yes };
+
 // Keys of records whose load failed, so that what a hash would have called a hit is told as a false hit with its
 // reason, until the block is here again. Direct-mapped: the newest of two that meet is kept.
 class FailedLoads {

@@ -49,6 +49,9 @@ void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) 
     const Phase phase = seen.found() ? seen.h.phase(slot) : Phase::Absent;
     if (phase == Phase::Absent) {
       all = false;
+    } else if (phase == Phase::Restoring) {
+      scratch.history_comes = true;
+      return;
     } else if (!usable(phase) || (scratch.snapshot.groups[g].may_be_foreign &&
                                   foreign_page(*scratch.question, static_cast<int>(g), seen.id))) {
       return;
@@ -57,14 +60,16 @@ void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) 
   if (all || ask_tier_at(scratch, position) == TierAnswer::Here) ++scratch.obtainable;
 }
 
-// Whether every group could resume at a length, a step or a tip: its history is obtainable, and the states are here, or
-// in the boundary record.
-bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const {
+// Whether every group could resume at a length, a step or a tip: its history is obtainable, and the states are here, or in
+// the boundary record, or on their way from it.
+Obtainable HybridCache::obtainable_at(const Question& question, MatchScratch& scratch,
+                                      std::int64_t tokens) const {
   const Snapshot& s = scratch.snapshot;
   const std::int64_t probe_tokens = layout_.probe_units * layout_.unit_tokens;
-  if (probe_tokens != 0 && tokens / probe_tokens > scratch.obtainable) return false;
+  if (probe_tokens != 0 && tokens / probe_tokens > scratch.obtainable) return Obtainable::No;
   const Key128 key = key_at(layout_, *question.keys, tokens);
   bool asked = false;
+  Obtainable found = Obtainable::Yes;
   std::uint8_t left_out = 0;
   for (int g = 0; g < static_cast<int>(layout_.groups.size()); ++g) {
     const Group& group = layout_.groups[g];
@@ -72,15 +77,25 @@ bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch,
     if ((group.prefix() && !is_tip(layout_, tokens)) || need.empty()) continue;
     if (here_at(s, g, tokens)) continue;
     if (group.rebuildable && replay_from(group, layout_.step_tokens(), tokens) > 0) continue;
-    if (foreign_in_place(s, g, tokens) || loading_at(scratch, g, tokens)) return false;
+    if (foreign_in_place(s, g, tokens)) return Obtainable::No;
+    const Phase made = making_at(scratch, g, tokens);
+    if (made == Phase::Filling) return Obtainable::No;
+    if (made == Phase::Restoring) {
+      found = Obtainable::Coming;
+      continue;
+    }
     if (!asked) {
-      if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;
+      if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return Obtainable::No;
       left_out = link_.tier->look(link_.record(RecordKind::Boundary, key)).flags;
       asked = true;
     }
-    if (group.rebuildable && (left_out & left_out_flag(layout_, g)) != 0) return false;
+    if (group.rebuildable && (left_out & left_out_flag(layout_, g)) != 0) return Obtainable::No;
   }
-  return true;
+  return found;
+}
+
+bool HybridCache::restorable_at(const Question& question, MatchScratch& scratch, std::int64_t tokens) const {
+  return obtainable_at(question, scratch, tokens) == Obtainable::Yes;
 }
 
 // Whether what a group needs at the length besides whole blocks of history is here.
@@ -109,21 +124,23 @@ bool HybridCache::foreign_in_place(const Snapshot& s, int group, std::int64_t to
                      [&](const Tip& tip) { return tip.tokens == tokens && (tip.foreign >> group & 1) != 0; });
 }
 
-// Whether somebody is filling or loading a page that a restore would load: it is for that one to publish it.
-bool HybridCache::loading_at(const MatchScratch& scratch, int group, std::int64_t tokens) const {
+// The phase of a page that a restore would load, where somebody else makes it: it is for that one to publish it.
+// Returns: Filling before Restoring before Absent.
+Phase HybridCache::making_at(const MatchScratch& scratch, int group, std::int64_t tokens) const {
   const Group& g = layout_.groups[static_cast<std::size_t>(group)];
   const GroupSlot& at = store_.slot_of(group);
   const std::int64_t block_tokens = layout_.block_tokens(g), whole = tokens / block_tokens;
-  const auto moves = [&](const Sighting& seen) {
+  Phase made = Phase::Absent;
+  const auto look = [&](const Sighting& seen) {
     const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
-    return phase == Phase::Filling || phase == Phase::Restoring;
+    if (in_making(phase) && made != Phase::Filling) made = phase;
   };
   const BlockSpan need = needed_blocks(g.coverage, block_tokens, tokens);
-  for (std::int64_t block = g.prefix() ? whole : need.from; block < std::min(need.to, whole); ++block) {
-    if (moves(sight_block(scratch, group, block))) return true;
-  }
-  return need.to > whole && is_tip(layout_, tokens) &&
-         moves(store_.table().find(key_at(layout_, *scratch.question->keys, tokens)));
+  for (std::int64_t block = g.prefix() ? whole : need.from; block < std::min(need.to, whole); ++block)
+    look(sight_block(scratch, group, block));
+  if (need.to > whole && is_tip(layout_, tokens))
+    look(store_.table().find(key_at(layout_, *scratch.question->keys, tokens)));
+  return made;
 }
 
 // How far history is here or in the tier; without a Prefix group, how far anything is.
@@ -132,18 +149,26 @@ std::int64_t HybridCache::obtainable_tokens(const MatchScratch& scratch) const {
   return scratch.obtainable * layout_.probe_units * layout_.unit_tokens;
 }
 
+// The longest length that a restore would make usable. 0 where there is none beyond `above`, or a restore that brings more
+// is under way: that is waited for.
 std::int64_t HybridCache::restorable_above(const Question& question, MatchScratch& scratch,
                                            std::int64_t above) const {
+  if (scratch.history_comes) return 0;
   const std::int64_t step = layout_.step_tokens();
   const std::int64_t history = std::min(obtainable_tokens(scratch), scratch.snapshot.limit - 1);
-  std::int64_t best = above;
+  std::int64_t best = above, coming = above;
+  const auto ask = [&](std::int64_t tokens) {
+    const Obtainable found = obtainable_at(question, scratch, tokens);
+    if (found == Obtainable::No) return false;
+    std::int64_t& longest = found == Obtainable::Yes ? best : coming;
+    longest = std::max(longest, tokens);
+    return true;
+  };
   for (const Tip& tip : scratch.snapshot.tips) {
-    if (tip.tokens > best && restorable_at(question, scratch, tip.tokens)) best = tip.tokens;
+    if (tip.tokens > best) ask(tip.tokens);
   }
-  for (std::int64_t t = history / step * step; t > best; t -= step) {
-    if (restorable_at(question, scratch, t)) return t;
-  }
-  return best == above ? 0 : best;
+  for (std::int64_t t = history / step * step; t > std::max(best, coming) && !ask(t);) t -= step;
+  return best > coming ? best : 0;
 }
 
 std::int64_t HybridCache::restorable(const KeyChain& keys, std::int64_t limit) {
@@ -239,20 +264,22 @@ TierAnswer HybridCache::ask_tier_for_state(const MatchScratch& scratch, const Gr
   return told;
 }
 
-// History that rests in the tier and leads to no length is not what was lost: the states are, of the longest length that
-// the tier knows anything of, or else of the longest there could be.
-void HybridCache::explain_dead_end(const MatchScratch& scratch, Why& why) const {
+// History that rests in the tier and leads to no length above what is usable is not what was lost: the states are, of the
+// longest such length that the tier knows anything of, or else of the longest there could be.
+void HybridCache::explain_dead_end(const MatchScratch& scratch, std::int64_t above, Why& why) const {
   const Snapshot& s = scratch.snapshot;
-  const std::int64_t step = layout_.step_tokens();
+  const std::int64_t step = layout_.step_tokens(), exactly = scratch.question->exactly;
+  if (exactly % step != 0 && exactly >= 0) return;  // a tip's own record was asked for
   const std::int64_t longest = std::min(obtainable_tokens(scratch), s.limit - 1) / step * step;
+  if (exactly >= 0) above = std::min(longest, exactly) - step;
   std::int64_t at = longest;
-  for (std::int64_t t = longest; t > 0; t -= step) {
+  for (std::int64_t t = longest; t > above; t -= step) {
     if (ask_tier(key_at(layout_, *scratch.question->keys, t), RecordKind::Boundary) == TierAnswer::Absent)
       continue;
     at = t;
     break;
   }
-  for (int g = 0; at > 0 && g < static_cast<int>(layout_.groups.size()); ++g) {
+  for (int g = 0; at > above && g < static_cast<int>(layout_.groups.size()); ++g) {
     const Group& group = layout_.groups[static_cast<std::size_t>(g)];
     const BlockSpan need = needed_blocks(group.coverage, layout_.block_tokens(group), at);
     if (group.prefix() || need.empty() || here_at(s, g, at)) continue;

@@ -230,11 +230,12 @@ void Transfers::settle(Transfer& transfer, std::size_t index, const Done& done) 
 }
 
 // What was taken back, and not by its caller, came to the status of the record because of which it was; or the tier is
-// being closed.
+// being closed. What is stored and stands on one that was not has no parent.
 TierStatus Transfers::cause_of(const Transfer& transfer, TierStatus status) {
+  const bool failed = transfer.status != TierStatus::Ok;
+  if (status == TierStatus::Miss && failed && transfer.kind == TransferKind::Offload) return transfer.status;
   if (status != TierStatus::Cancelled || transfer.cancelled) return status;
-  const bool another = transfer.status != TierStatus::Ok && transfer.status != TierStatus::Declined;
-  return another ? transfer.status : TierStatus::Closed;
+  return failed && transfer.status != TierStatus::Declined ? transfer.status : TierStatus::Closed;
 }
 
 // What a flush will tell of.
@@ -320,8 +321,7 @@ bool Transfers::waits_for_others(Transfer& transfer) const {
         cache_.store_.table().find(cache_.key_of_block(*transfer.keys, group, block, tip_unit));
     const Phase phase = seen.found() ? seen.word(at.which).phase(at.slot) : Phase::Absent;
     if (usable(phase) || transfer.status != TierStatus::Ok || transfer.cancelled) continue;
-    const bool moves = phase == Phase::Filling || phase == Phase::Restoring;
-    if (moves && TierClock::now() < transfer.elsewhere_until) return true;
+    if (in_making(phase) && TierClock::now() < transfer.elsewhere_until) return true;
     transfer.status = TierStatus::Busy;
     transfer.missing = {group, block};
   }

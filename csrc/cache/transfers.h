@@ -144,6 +144,7 @@ class Transfers {
   // restore.cpp
   std::vector<Selection> needed_for(const KeyChain& keys, std::int64_t tokens) const;
   void list_records(Transfer& transfer);
+  void hasten_others(const Transfer& waits);
   bool add_unknown(RecordKind kind, Key128 digest, std::vector<RecordKey>& unknown) const;
   void add_unknown_tips(const KeyChain& keys, std::vector<RecordKey>& unknown) const;
   void make_private(Transfer& transfer, Transfer::Record& record);

@@ -27,7 +27,7 @@ std::string error_text(int result) { return std::strerror(-result); }
 std::string opener_text(int process) {
   if (process == 0) return "open in another process, or by another DiskTier or Store of this one";
   if (process == ::getpid()) return "open already in this process, by another DiskTier or Store";
-  return "open in process " + std::to_string(process);
+  return "open in process " + std::to_string(process) + ", or in one that it forked";
 }
 
 // Does one write or sync and waits for it. Returns: whether all of it went well.

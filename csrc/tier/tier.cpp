@@ -203,6 +203,19 @@ void Tier::cancel(BatchId batch) {
   cancel_begun(batch);
 }
 
+void Tier::hasten(BatchId batch) {
+  const std::size_t places = depth();
+  std::unique_lock lock(core_->mutex);
+  core_->ready.each([&](Operation* each) {
+    if (each->batch != batch || each->kind != Operation::Kind::Get || each->priority == Priority::Demand)
+      return;
+    core_->ready.remove(each);
+    each->priority = Priority::Demand;
+    core_->ready.push(each);
+  });
+  dispatch(lock, places);
+}
+
 Presence Tier::look(const RecordKey&) const { return {Presence::Answer::Unknown, 0}; }
 
 void Tier::touch(const RecordKey&) {}

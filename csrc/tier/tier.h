@@ -183,6 +183,9 @@ class Tier {
   // them back.
   void cancel(BatchId batch);
 
+  // Effect: gets of the batch that are queued go with those that somebody waits for, behind what waits there already.
+  void hasten(BatchId batch);
+
   // Effect: takes up to out.size() reports; what is past its deadline times out (a deadline is noticed here, in wait,
   // in drain and by the next batch; what ended before that is reported as it ended). Returns: how many.
   std::size_t poll(std::span<Done> out);

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hybridkv import _core
 from hybridkv.errors import ArgumentError
 from hybridkv.kinds import StateKind
+from hybridkv.tiers import TierStatus
 
 if TYPE_CHECKING:
     from hybridkv.transfers import Tiered
@@ -60,7 +61,7 @@ class TierWrites:
         self._again = 0  # prefixes that may be stored again
         self._lost = 0  # copies that the tier had dropped when the prefixes were asked of
         self._unasked = 0  # of _stored, from the front, since
-        self._running: list[_core.Transfer] = []
+        self._running: list[tuple[bytes, _core.KeyChain, _core.Transfer]] = []
         self._warned = False
         self._unsent: list[str] = []  # why, of prefixes that could not be handed over since that was told
 
@@ -81,7 +82,7 @@ class TierWrites:
 
     def store_due(self, cache: Tiered) -> None:
         """Store what eviction may take next, the longest unwritten first, one prefix at a time."""
-        self._running = [core for core in self._running if not core.state()[0]]
+        self._settle(cache)
         if (self._unstored or self._stored) and not self._running and self._is_due(cache):
             self._take_dropped(cache, _ASKED_A_POLL)
             if self._unstored:
@@ -89,6 +90,7 @@ class TierWrites:
 
     def store_all(self, cache: Tiered) -> None:
         """Store everything that is held back, and what the tier has dropped."""
+        self._settle(cache)
         if self._stored:
             cache._core.states()  # which asks the tier
         while self._take_dropped(cache, len(self._stored)):
@@ -114,8 +116,17 @@ class TierWrites:
         transfer = self._begin(lambda: cache._offload_all(keys))
         if transfer is None:
             return
-        self._running.append(transfer)
-        self._remember(name, keys)
+        self._running.append((name, keys, transfer))
+
+    def _settle(self, cache: Tiered) -> None:
+        """Remember what was stored whole: what the tier would not have now is not offered again."""
+        running, self._running = self._running, []
+        for name, keys, core in running:
+            state = core.state()
+            if not state[0]:
+                self._running.append((name, keys, core))
+            elif TierStatus(state[9]) is TierStatus.OK and name not in self._unstored:
+                self._remember(name, keys)
         while self._stored and self._stored_units > _STORED_SHARE * cache.blocks:
             self._forget(next(iter(self._stored)))
 

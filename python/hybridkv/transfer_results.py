@@ -23,7 +23,7 @@ LOST = frozenset(
         TierStatus.READ_ONLY,
     }
 )
-"""What a record may come to that was to be stored and that nobody refused."""
+"""What a record may come to that was to be stored, apart from room, admission, a lacking parent and cancellation."""
 
 
 @dataclass(frozen=True)

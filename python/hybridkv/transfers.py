@@ -56,12 +56,18 @@ class Transfer(Uncopied):
         """
         if self._gate is not None:
             self._gate.look()
+        if self.kind == "restore" and self._cache._deferred:  # others publish after events what it waits for
+            with suppress(Exception):  # of an event: poll tells of it
+                self._cache._deferred.apply_due()
         _core.poll_transfers(self._cache._core)
         return bool(self._core.state()[0])
 
     @property
     def progress(self) -> float:
-        """Bytes that have moved, of all that were to move; 1.0 where there were none."""
+        """Bytes that have moved, of all that were to move; 1.0 where there were none.
+
+        What another request loads is no part of it: a restore that waits for such pages is not done at 1.0.
+        """
         state = self._core.state()
         return 1.0 if state[6] == 0 else state[7] / state[6]
 
@@ -88,7 +94,9 @@ class Transfer(Uncopied):
         """
         until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         while not self.done():
-            most = _LOOK_AT_EVENT_S if self._gate is not None and self._gate.shut else _LOOK_AGAIN_S
+            shut = self._gate is not None and self._gate.shut
+            waits = self.kind == "restore" and bool(self._cache._deferred)
+            most = _LOOK_AT_EVENT_S if shut or waits else _LOOK_AGAIN_S
             left = most if until is None else min(until - time.monotonic(), most)
             if left <= 0:
                 raise TimeoutError(f"{self!r} is not done after {timeout} s")
@@ -144,7 +152,7 @@ class Transfer(Uncopied):
     def _why_elsewhere(self, group: int, block: int) -> Why:
         lacking = self._cache.spec.groups[group]
         check = Check.COMPLETE if isinstance(lacking.coverage, Prefix) else Check.GROUPS
-        detail = f"block {block} of {lacking.name!r} was left to another request, which has not published it"
+        detail = f"block {block} of {lacking.name!r} was left to another request, and is not there"
         return Why(check, lacking.kind, lacking.name, block, "filling", detail)
 
     def __repr__(self) -> str:
@@ -237,8 +245,9 @@ class Tiered(Running):
         TimeoutError
             It is not done by then. What was handed over goes on.
         TierError
-            Something that was handed over since the flush before is not durable and nobody refused it: ``got`` says how
-            many records came to what. Or a prefix that ``tier_writes=`` was to store could not be handed over, as
+            Something that was handed over since the flush before is not durable, for another reason than room, write
+            admission, a block below that is not there or its own cancellation: ``got`` says how many records came to
+            what. Or a prefix that ``tier_writes=`` was to store could not be handed over, as
             where a pool is not bound; it is not tried again. Each is told once.
         ArgumentError
             No tier, no number of seconds.

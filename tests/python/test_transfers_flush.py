@@ -76,6 +76,19 @@ def test_a_conversation_that_goes_on_is_stored_by_second_touch_up_to_where_it_we
         world.cache.close()
 
 
+def test_what_the_tier_has_no_room_for_is_not_offered_again() -> None:
+    with hk.MemoryTier(4000) as tier:
+        world = World(tier, tier_writes="back")
+        world.write(world.keys(40))
+        refused = world.cache.flush(10).refused
+        assert refused["NO_SPACE"] >= 8
+        for first in range(100, 1000, 100):
+            world.write(world.keys(4, first))
+            world.cache.poll()
+        assert world.cache.flush(10).refused.get("NO_SPACE", 0) <= 9 * 2  # of the new ones alone
+        world.cache.close()
+
+
 def test_a_record_that_the_tier_cannot_take_is_lost_and_flush_says_so(tmp_path: Path) -> None:
     page = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=MIB)
     of = hk.CacheSpec(4, [page])

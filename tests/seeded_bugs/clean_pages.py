@@ -13,7 +13,7 @@ BUGS = [
         "eviction asks nobody what a tier has",
         ORDER,
         "  rank = rank << 1 | (copied ? 0u : 1u);\n",
-        "  rank = rank << 1 | (copied ? 0u : 0u);\n",
+        "  rank = rank << 1 | (copied ? 1u : 1u);\n",
         TEST,
         "what the tier has a copy of",
     ),

@@ -53,7 +53,7 @@ BUGS = [
         "tip over a gap",
         "a tip is named although a block below it is neither here nor in the tier",
         MATCH,
-        "  if (probe_tokens != 0 && tokens / probe_tokens > scratch.obtainable) return false;\n",
+        "  if (probe_tokens != 0 && tokens / probe_tokens > scratch.obtainable) return Obtainable::No;\n",
         "",
         TEST,
         "a tip whose history has a gap",

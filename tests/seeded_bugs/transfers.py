@@ -68,7 +68,7 @@ BUGS = [
         "history taken for a boundary",
         "a length is called restorable although nobody stored its states",
         MATCH,
-        "      if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return false;\n",
+        "      if (ask_tier(key, RecordKind::Boundary) != TierAnswer::Here) return Obtainable::No;\n",
         "",
         TEST,
         "history without its boundary record",

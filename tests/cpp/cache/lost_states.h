@@ -92,4 +92,26 @@ HKV_TEST("a window of several blocks whose record was damaged is lost to INTEGRI
   lose_the_record_of(false);
 }
 
+HKV_TEST("a boundary record below what is asked for, or usable, explains nothing") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {8});
+  World reader(hybrid(16));
+  reader.tier.stored = w.tier.stored;
+  std::unique_ptr<Lease> lease;
+  for (const std::int64_t want : {4, 12, 16}) {
+    const Verdict verdict = reader.match(keys, lease, want);
+    EXPECT_EQ(verdict.why.check, Check::Groups);
+    EXPECT_EQ(verdict.why.code, Code::Missing);
+  }
+  EXPECT_EQ(reader.match(keys, lease, 8).restore_tokens, 8);
+  reader.write(reader.keys(8));
+  const Verdict above = reader.match(keys, lease);
+  EXPECT_EQ(above.usable_tokens, 8);
+  EXPECT_EQ(above.why.check, Check::Groups);
+  EXPECT_EQ(above.lost[static_cast<int>(Check::Complete)], 0);
+  reader.let_go(lease);
+}
+
 }  // namespace hkv::lost_states

@@ -133,4 +133,95 @@ HKV_TEST(
   EXPECT_EQ(told_as(TierStatus::Cancelled, TierStatus::Cancelled, true), 4);
 }
 
+HKV_TEST("a parent that was not stored is told as why what stands on it was not") {
+  World w(hybrid(32));
+  w.write(w.keys(16));
+  auto out = w.cache.transfers().offload(w.keys(16), std::array<std::int64_t, 1>{16}, {});
+  w.tier.end_one(TierStatus::NoSpace);
+  while (!w.tier.waiting.empty()) w.tier.end_one(TierStatus::Miss);
+  auto flush = w.cache.transfers().flush({});
+  w.cache.transfers().poll();
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  const Written written = w.cache.transfers().outcome_of(*flush).written;
+  EXPECT_EQ(written.failed[static_cast<std::size_t>(TierStatus::NoSpace)], 5);
+  w.expect_idle();
+}
+
+HKV_TEST("no room is made for what another loads") {
+  World w(hybrid(8));
+  const auto keys = w.stored_and_gone();
+  const auto hot = w.keys(17, 1000);
+  w.write(w.keys(16, 1000));
+  auto first = w.restore(keys, 16);
+  auto second = w.restore(keys, 16);
+  EXPECT_EQ(w.look(hot).usable_tokens, 16);
+  std::unique_ptr<Lease> lease;
+  w.match(hot, lease);
+  auto third = w.restore(keys, 16);  // no page is free, and none is needed
+  EXPECT_EQ(w.cache.transfers().state_of(*third).elsewhere, 11);
+  w.let_go(lease);
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.cache.transfers().state_of(*third).status, TierStatus::Ok);
+  EXPECT_EQ(w.look(keys).usable_tokens, 16);
+  w.expect_idle();
+}
+
+HKV_TEST("while a longer length is being loaded no shorter one is named, nor loaded") {
+  World w(hybrid(16));
+  const auto keys = w.keys(17);
+  w.write(w.keys(16));
+  w.store(keys, {8, 16});
+  std::vector<Selection> gone(4);
+  gone[2].all = gone[3].all = true;
+  w.cache.evict(*keys, gone);
+  auto back = w.restore(keys, 16);
+  EXPECT_EQ(w.look(keys).restore_tokens, 0);
+  EXPECT_EQ(w.look(keys).remedy, Remedy::Wait);
+  while (!w.tier.waiting.empty()) w.tier.end_one(TierStatus::IoError);
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.look(keys).restore_tokens, 8);  // the longer one failed
+  w.forget(*keys);
+  auto whole = w.restore(keys, 8);
+  w.tier.end_one();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.look(keys).restore_tokens, 0);  // the next block comes
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  EXPECT_EQ(w.look(keys).usable_tokens, 8);
+  w.expect_idle();
+}
+
+HKV_TEST("who waits for what is loaded ahead makes it go with what somebody waits for") {
+  World w(hybrid(32));
+  const auto ahead = w.stored_and_gone(), other = w.keys(17, 1000);
+  w.write(w.keys(16, 1000));
+  w.store(other, {16});
+  w.forget(*other);
+  w.tier.depth = 1;
+  const auto order = [&](bool joined) {
+    auto busy = w.restore(other, 4);  // the one that runs
+    TransferOptions prefetch;
+    prefetch.priority = Priority::Prefetch;
+    auto first = w.cache.transfers().restore(ahead, 16, prefetch, nullptr);
+    std::shared_ptr<Transfer> second;
+    if (joined) second = w.restore(ahead, 16);
+    auto last = w.restore(other, 16);
+    int ended = 0, place = -1;
+    while (!w.tier.waiting.empty()) {
+      w.tier.end_one();
+      w.cache.transfers().poll();
+      ++ended;
+      if (place < 0 && w.cache.transfers().state_of(*first).finished) place = ended;
+    }
+    w.forget(*ahead);
+    w.forget(*other);
+    return place;
+  };
+  const int alone = order(false), joined = order(true);
+  EXPECT(alone > joined);
+  w.expect_idle();
+}
+
 }  // namespace hkv::shared_loads
