@@ -225,8 +225,10 @@ def _plain(where: str, value: object, depth: int, left: list[int]) -> object:
     if isinstance(value, list) or (isinstance(value, tuple) and value[:1] == ("list",)):
         listed = value if isinstance(value, list) else value[1:]
         return ("list", *(_plain(where, item, depth + 1, left) for item in listed))
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, str):
         return value
+    if isinstance(value, bool) or (isinstance(value, tuple) and value in (("bool", False), ("bool", True))):
+        return value if isinstance(value, tuple) else ("bool", value)  # else it would equal a number
     if isinstance(value, int):
         if value.bit_length() > 1024:
             raise SpecError(where, "numbers of at most 1024 bits", f"{value.bit_length()} bits")
