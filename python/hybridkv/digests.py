@@ -82,8 +82,9 @@ def weights_digest(path: PathLike | Iterable[PathLike]) -> bytes:
     digest = hashlib.sha256(b"hybridkv.weights 1\0")
     for name in sorted(where):
         file, tensor = where[name]
-        for part in (name.encode("utf-8", "surrogatepass"), tensor.dtype.encode(), repr(tensor.shape).encode()):
-            digest.update(len(part).to_bytes(8, "big") + part)
+        for part in (name, tensor.dtype, repr(tensor.shape)):
+            encoded = part.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded).to_bytes(8, "big") + encoded)
         digest.update((tensor.end - tensor.start).to_bytes(8, "big"))
         with _opened(file) as stream:
             for chunk in _chunks(stream, file, tensor.start, tensor.end):
@@ -232,8 +233,9 @@ def scales_digest(scales: Mapping[str, Any]) -> bytes:
         if array.dtype.kind not in "iufb":
             raise ArgumentError(f"scales[{name!r}]", "a number or an array", str(array.dtype))
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        for part in (name.encode("utf-8", "surrogatepass"), array.dtype.str.encode(), repr(array.shape).encode()):
-            digest.update(len(part).to_bytes(8, "big") + part)
+        for part in (name, array.dtype.str, repr(array.shape)):
+            encoded = part.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded).to_bytes(8, "big") + encoded)
         digest.update(array.tobytes())
     return digest.digest()
 
