@@ -29,7 +29,7 @@ sys.exit(sys.version_info < (3, 11) or not os.path.exists(headers))
 endef
 export USABLE
 
-.PHONY: help demo test cpp bench lint format stub soak faults skew weaken mutants clean
+.PHONY: help demo test cpp bench lint format stub soak faults fuzz skew weaken mutants clean
 
 help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHON=, JOBS=)
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -106,6 +106,9 @@ soak: $(TEST_TOOLS) cpp  ## long property and stress runs
 faults: .venv/.package .venv/.tools .venv/.models  ## break states of a real model, and what a disk tier stands on: the long form
 	@HYBRIDKV_SOAK=1 $(PY) -m pytest tests/python/test_faults*.py -m "soak or not soak" $(ARGS)
 	@$(PY) -m tests.disk_faults
+
+fuzz: .venv/.package .venv/.models  ## a million inputs for every parser of bytes of others, or ten minutes of them
+	@$(PY) -m tests.fuzz $(ARGS)
 
 skew: .venv/.package .venv/.models  ## images of other versions of transformers, each in its own build/skew-VERSION
 	@$(PY) tests/skew/run.py $(ARGS)

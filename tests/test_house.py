@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from house import documents, headers, includes, length, optional, orders, registered, sdist, stub
+from house import documents, headers, includes, length, optional, orders, registered, sdist, secure, stub
 from house.tree import PRODUCT_FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +25,8 @@ RULES: dict[str, Rule] = {
     "include ranks": includes.ranks,
     "no Python or torch in the core": includes.no_python,
     "extras are imported where they are used": optional.lazily,
+    "bytes are never run": secure.nothing_runs,
+    "one function makes keys": secure.one_key_function,
     "orders only where they may be": orders.spelled,
     "synchronizes-with is mutual": orders.graph,
     "tests have names that are collected": registered.names,
@@ -71,6 +73,21 @@ LONG_BODY = "".join(f"  x += {i};\n" for i in range(70))
 PAIR = ("// (901) release-store synchronizes-with (902)", "x.store(1, at(901, release));")
 
 SEEDS: list[tuple[str, str, Seed]] = [
+    ("bytes are never run", "pickle", plant("python/hybridkv/seeded.py", "def f():\n    import pickle\n")),
+    ("bytes are never run", "from pickle", plant("python/hybridkv/tiers/seeded.py", "from pickle import loads\n")),
+    ("bytes are never run", "a part of marshal", plant("python/hybridkv/seeded.py", "import marshal as m\n")),
+    ("bytes are never run", "torch.load", plant("python/hybridkv/adapters/seeded.py", "x = torch.load(y)\n")),
+    ("bytes are never run", "arrays of objects", plant("python/hybridkv/seeded.py", "f(x, allow_pickle=True)\n")),
+    ("bytes are never run", "eval", plant("python/hybridkv/seeded.py", "x = eval(text)\n")),
+    ("bytes are never run", "named import", plant("python/hybridkv/seeded.py", "importlib.import_module(name)\n")),
+    ("one function makes keys", "chain", plant("python/hybridkv/seeded.py", "c = _core.KeyChain.build(1, 2, 3, 4)\n")),
+    ("one function makes keys", "hashes", plant("python/hybridkv/seeded.py", "_core.KeyChain.from_hashes(x)\n")),
+    ("one function makes keys", "digest", plant("python/hybridkv/seeded.py", "key = _core.sha256(x)[:16]\n")),
+    ("one function makes keys", "wrapped", plant("python/hybridkv/seeded.py", "k = BlockKeys(core, None)\n")),
+    ("one function makes keys", "salt", plant("python/hybridkv/seeded.py", "k = spec.identity.salt + ids\n")),
+    ("one function makes keys", "core", plant("csrc/cache/seeded.h", LICENCE + "auto k = Sha256().finish();\n")),
+    ("one function makes keys", "root", plant("csrc/tier/seeded.h", LICENCE + "auto r = identity_root(1, p);\n")),
+    ("one function makes keys", "tip", plant("csrc/cache/seeded.h", LICENCE + "auto k = key_message::tip_key(m);\n")),
     ("include ranks", "up", plant("csrc/layout/seeded.h", '#include "block/word.h"\n')),
     ("include ranks", "to the top", plant("csrc/base/seeded.h", '#include "bindings/bindings.h"\n')),
     ("include ranks", "of the same rank", plant("csrc/tier/seeded.h", '#include "block/word.h"\n')),

@@ -57,6 +57,7 @@ FooterEntry read_entry(const std::byte* in) {
 
 bool sound(const FooterEntry& entry, std::uint64_t region_units) {
   return entry.key.kind >= RecordKind::Block && entry.key.kind <= RecordKind::Tombstone &&
+         (entry.key.kind != RecordKind::Tombstone || names_removable(entry.flags)) &&
          entry.at >= region_header_bytes / disk_unit && entry.payload_units >= 1 &&
          entry.payload_units <= entry.units && std::uint64_t{entry.at} + entry.units <= region_units;
 }

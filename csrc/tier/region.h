@@ -73,6 +73,13 @@ struct FooterEntry {
   bool pinned = false;
   friend bool operator==(const FooterEntry&, const FooterEntry&) = default;
 };
+
+// Whether the flags of a tombstone say a kind of record that can be removed.
+constexpr bool names_removable(std::uint8_t flags) {
+  return flags == static_cast<std::uint8_t>(RecordKind::Block) ||
+         flags == static_cast<std::uint8_t>(RecordKind::Boundary);
+}
+
 // Bytes of a footer of so many entries, whole units.
 constexpr std::uint64_t footer_bytes(std::uint64_t entries) {
   return round_up_to_unit(entries * footer_entry_bytes + footer_trailer_bytes);

@@ -97,6 +97,7 @@ RegionScan::Found RegionScan::look(FooterEntry& out) {
   Envelope envelope;
   if (read_envelope(view(end_, bytes), envelope) != Damage::None) return Found::Damaged;
   if (envelope.epoch != header_.epoch) return Found::Stale;
+  if (envelope.key.kind == RecordKind::Tombstone && !names_removable(envelope.flags)) return Found::Damaged;
   const std::uint64_t room = limit_ - end_;
   if (envelope.payload_offset % disk_unit != 0 || envelope.payload_offset > room ||
       envelope.payload_bytes > room - envelope.payload_offset) {

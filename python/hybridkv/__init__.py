@@ -30,6 +30,7 @@ from hybridkv.errors import (
     OutOfPages,
     RestoreRefused,
     SpecError,
+    StaleIdentity,
     TierError,
     UnsupportedModel,
 )
@@ -37,6 +38,7 @@ from hybridkv.fill import Fill
 from hybridkv.formats import KvFormat
 from hybridkv.holders import Holder, Leak
 from hybridkv.identity import Identity
+from hybridkv.identity_change import IdentityChange
 from hybridkv.inspection import BlockInfo
 from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
@@ -53,7 +55,7 @@ from hybridkv.transfers import Transfer
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 from hybridkv.windows import KeepWindows
 
-from hybridkv import formats, graph, ops, reference, tiers  # isort: skip  (hk.formats.compatible, hk.ops.gather)
+from hybridkv import digests, formats, graph, ops, reference, tiers  # isort: skip  (hk.formats.compatible, hk.ops.gather)
 
 if hasattr(_sys.modules.get("torch"), "library"):  # imported before: torch.ops.hybridkv.* are there at once
     from hybridkv.adapters import torch_ops as _torch_ops  # noqa: F401
@@ -86,6 +88,7 @@ __all__ = [
     "HybridCache",
     "HybridKVError",
     "Identity",
+    "IdentityChange",
     "KeepWindows",
     "KernelContract",
     "KvFormat",
@@ -108,6 +111,7 @@ __all__ = [
     "RestoreRefused",
     "Slots",
     "SpecError",
+    "StaleIdentity",
     "StateKind",
     "Ticket",
     "Tier",
@@ -121,6 +125,7 @@ __all__ = [
     "Why",
     "Window",
     "block_keys",
+    "digests",
     "formats",
     "graph",
     "intersect",

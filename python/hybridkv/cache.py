@@ -14,6 +14,8 @@ from hybridkv.errors import ArgumentError, LeaseExpired
 from hybridkv.fill import Fill, reserved
 from hybridkv.formats import KvFormat
 from hybridkv.holders import Holder, label, seconds
+from hybridkv.identity import Identity
+from hybridkv.identity_change import IdentityChange, changed_identity
 from hybridkv.keys import BlockKeys
 from hybridkv.lease import Lease
 from hybridkv.ticket import Ticket, request_label
@@ -134,6 +136,9 @@ class HybridCache(CacheView, Tiered):
             self._any_keys(keys)  # raises
         listed = None if formats is None else self._format_list(formats)
         mode = self._verify if verify is None else verify_mode(verify)
+        era = self._era
+        if era.refused:
+            era.check(keys.identity)
         verdict: Verdict = _core.match(
             Verdict,
             self,
@@ -148,7 +153,7 @@ class HybridCache(CacheView, Tiered):
             mode,
         )
         if verdict._held is not None:
-            verdict.lease = Lease(verdict._held, self, listed, mode)
+            verdict.lease = Lease(verdict._held, self, listed, mode, era)
         return verdict
 
     def match_at(
@@ -185,6 +190,7 @@ class HybridCache(CacheView, Tiered):
         Closed
             The cache was closed.
         """
+        era = self._era
         core_keys = self._whole_keys(keys)
         tokens = length("tokens", tokens)
         if tokens >= max(keys.tokens, 1):
@@ -199,7 +205,7 @@ class HybridCache(CacheView, Tiered):
             Verdict, self, self._core, keys, core_keys, tokens + 1, formats, listed, 0, tokens, mode
         )
         if verdict._held is not None:
-            verdict.lease = Lease(verdict._held, self, listed, mode)
+            verdict.lease = Lease(verdict._held, self, listed, mode, era)
         return verdict
 
     # -- whole prefixes ----------------------------------------------------------------------------
@@ -258,7 +264,9 @@ class HybridCache(CacheView, Tiered):
         Where somebody pins the word that is to name a ticket's page, it would be theirs as well: it is published only
         if that takes nothing that is promised, and else stays private like that of a later writer.
         """
+        era = self._era
         core_keys = self._any_keys(keys)
+        era.check(keys.identity)
         chosen = self._selection(groups)
         listed = self._format_list(formats)
         if ticket is not None and (not isinstance(ticket, Ticket) or ticket._cache is not self):
@@ -276,7 +284,7 @@ class HybridCache(CacheView, Tiered):
         elif lease is not None:
             owner = lease.owner
         core = reserved(self, core_keys, chosen, listed, lease, ticket)
-        return Fill(core, self, lease, keys.tokens, owner)
+        return Fill(core, self, lease, keys.tokens, owner, era)
 
     def insert(
         self,
@@ -320,6 +328,73 @@ class HybridCache(CacheView, Tiered):
             The cache was closed.
         """
         return self._core.evict(self._any_keys(keys), self._selection(groups))
+
+    # -- other weights -----------------------------------------------------------------------------
+
+    def update_identity(self, identity: Identity, *, on_change: str) -> IdentityChange:
+        """Say that the model is another one from now on: other weights, another adapter, other settings.
+
+        Keys are made by the caller, of :attr:`spec.identity <CacheSpec.identity>` as it is after this call, or of that
+        with a tenant's salt or an adapter in it. What is done about the bytes of before is said here, never guessed:
+
+        "refuse"
+            Busy where anything is published, held or on its way; else as "flush".
+        "flush"
+            For weights that are replaced in place. Keys that have a replaced value in a field that changed are refused
+            (StaleIdentity). Leases of before end: their readers raise LeaseExpired, and the hit is withdrawn. Fills of
+            before publish nothing any more, behind an event neither: abort them. Running requests fail: close them.
+            Pages of before are given back, pinned ones by eviction once they are released. Prefixes that
+            ``tier_writes="back"`` holds back are dropped; transfers under way end under the old keys. Records in a
+            tier stay under the old keys, which nobody can ask for.
+        "version"
+            For two versions side by side, as in a rolling upgrade: everything of before goes on under its own keys, new
+            requests have the new identity, and neither is ever found under the other's.
+
+        Parameters
+        ----------
+        identity : Identity
+            The new one. Values that come back after they were replaced are no longer refused.
+        on_change : {"flush", "refuse", "version"}
+
+        Returns
+        -------
+        IdentityChange
+
+        Raises
+        ------
+        Busy
+            "refuse", and the cache is not empty; nothing has changed.
+        ArgumentError
+            No Identity, the same one, another word.
+        Closed
+            The cache was closed.
+
+        Notes
+        -----
+        Any thread may match, read, reserve, publish and abort meanwhile. No other thread may be in a call on a ticket,
+        in ``admit`` or ``step``, nor in another update: weights are not replaced under a step that runs. With
+        ``eviction="none"`` pages of before stay until their user evicts them (:meth:`evict` takes replaced keys).
+        An engine's own hashes carry their own identity: the cache cannot tell old ones. Records in a tier keep the
+        fingerprint of the identity that the cache was opened with, which is for people; their keys decide.
+
+        Examples
+        --------
+        >>> import hybridkv as hk
+        >>> spec = hk.CacheSpec.homogeneous(layers=2, page_bytes=64, identity=hk.Identity("m", weights="r1"))
+        >>> cache = hk.HybridCache(spec, blocks=128)
+        >>> old = hk.block_keys(range(100), spec.unit_tokens, identity=spec.identity)
+        >>> cache.insert(old[:4])
+        >>> cache.update_identity(hk.Identity("m", weights="r2"), on_change="flush")
+        IdentityChange(on_change='flush', fields=('weights',), evicted=4, kept=0, tickets=0)
+        >>> cache.match(hk.block_keys(range(100), spec.unit_tokens, identity=cache.spec.identity)).outcome.name
+        'MISS'
+        >>> cache.match(old)
+        Traceback (most recent call last):
+        ...
+        hybridkv.errors.StaleIdentity: keys: expected keys of the identity in use, got keys of one that was replaced...
+        """
+        self._check_usable()
+        return changed_identity(self, identity, on_change)
 
     # -- leases ------------------------------------------------------------------------------------
 

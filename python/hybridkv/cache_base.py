@@ -24,6 +24,7 @@ from hybridkv.errors import ArgumentError, Busy, Closed
 from hybridkv.formats import KvFormat
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
+from hybridkv.identity_change import Era
 from hybridkv.keys import BlockKeys
 from hybridkv.pool_arenas import PoolArenas
 from hybridkv.pools import pool_arrays
@@ -80,6 +81,7 @@ class CacheBase(Uncopied):
         self._bound: dict[str, list[object]] = {}
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
+        self._era = Era({})
         self._closed = False
         self.tier = tier
         self._tier_writes = TierWrites(tier_writes)
@@ -257,6 +259,7 @@ class CacheBase(Uncopied):
 
     def _whole_keys(self, keys: BlockKeys) -> _core.KeyChain:
         core = self._any_keys(keys)
+        self._era.check(keys.identity)
         if core.begin_unit:
             raise ArgumentError("keys", "keys from the start of the sequence", f"a slice from unit {core.begin_unit}")
         return core

@@ -6,12 +6,14 @@ A false hit is never an error: it is a verdict with a reason.
 
 from __future__ import annotations
 
-import pickle
+import dataclasses
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 _LONGEST_TEXT = 2000  # characters of a value that a message shows
+_DEEPEST_PLAIN = 8  # containers in one another
 
 
 class HybridKVError(Exception):
@@ -30,8 +32,8 @@ class HybridKVError(Exception):
 
     Notes
     -----
-    Where one of these is raised, nothing has changed. Errors can be pickled and copied; a value that cannot be
-    pickled travels as its text. What objects of the caller raise while they are read (a mapping's items, an iterator,
+    Where one of these is raised, nothing has changed. Errors can be pickled and copied; a value that is not plain
+    data travels as its text. What objects of the caller raise while they are read (a mapping's items, an iterator,
     an event) passes as it is; nothing has changed then either.
     """
 
@@ -56,11 +58,27 @@ def _again(kind: type[HybridKVError], field: str, expected: object, got: object,
 
 
 def _portable(value: object) -> object:
-    try:
-        pickle.dumps(value)
-    except Exception:  # whatever the value's own code raises: the error must still arrive
-        return _text(value, repr)
-    return value
+    """Return plain data, and values of this package that hold nothing else, as they are; all else as its text."""
+    return value if _is_plain(value, 0) else _text(value, repr)
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    kind = type(value)
+    if kind in (type(None), bool, int, float, complex, str, bytes):
+        return True
+    if depth > _DEEPEST_PLAIN:
+        return False
+    if kind in (tuple, list, set, frozenset):
+        return all(_is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+    if kind is dict:
+        return all(_is_plain(part, depth + 1) for item in value.items() for part in item)  # type: ignore[attr-defined]
+    if not kind.__module__.startswith("hybridkv."):
+        return False
+    if isinstance(value, Enum):
+        return True
+    if not dataclasses.is_dataclass(value):
+        return False
+    return all(_is_plain(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value))
 
 
 def _text(value: object, show: Any) -> str:
@@ -82,6 +100,18 @@ class UnsupportedModel(HybridKVError):
 
 class ArgumentError(HybridKVError, ValueError):
     """An argument of a call is not legal."""
+
+
+class StaleIdentity(ArgumentError):
+    """Keys, or a fill, of weights that were replaced (:meth:`HybridCache.update_identity`); make the keys anew.
+
+    Attributes
+    ----------
+    fields : tuple of str
+        Fields of the identity that have a value which was replaced; empty where it is a fill of before.
+    """
+
+    fields: tuple[str, ...] = ()
 
 
 class NotAdmitted(HybridKVError):

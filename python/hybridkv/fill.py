@@ -14,13 +14,14 @@ import numpy.typing as npt
 from hybridkv import _core
 from hybridkv.declared import GroupSelection
 from hybridkv.deferred import checked_event
-from hybridkv.errors import ArgumentError, FillClosed
+from hybridkv.errors import ArgumentError, FillClosed, StaleIdentity
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Size
 from hybridkv.lease import RELEASED, WITHDRAWN, Lease
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
+    from hybridkv.identity_change import Era
     from hybridkv.ticket import Ticket
 
 
@@ -36,12 +37,13 @@ class Fill(Uncopied):
     that such a fill loses the ticket loses too: it may be short of them, no other request is.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core", "_lease", "_owner", "_tokens")
+    __slots__ = ("__weakref__", "_cache", "_core", "_era", "_lease", "_owner", "_tokens")
 
     def __init__(
-        self, core: _core.Fill, cache: HybridCache, lease: Lease | None, tokens: int, owner: str | None
+        self, core: _core.Fill, cache: HybridCache, lease: Lease | None, tokens: int, owner: str | None, era: Era
     ) -> None:
         self._core = core
+        self._era = era  # of its reserve: nothing is published after it
         self._cache = cache
         self._lease = lease
         self._tokens = tokens
@@ -119,24 +121,38 @@ class Fill(Uncopied):
             Unknown group, or a block index out of range.
         FillClosed
             The fill was aborted.
+        StaleIdentity
+            The weights were replaced since it was reserved: abort it. Where this call waited for an event then,
+            nothing is published and the fill is aborted by itself.
         """
         self._check_open()
+        _check_era(self._core, self._era)
         chosen = self._cache._selection(groups)
         event = checked_event(after)
-        core, lease, cache = self._core, self._lease, self._cache
+        core, lease, cache, era = self._core, self._lease, self._cache, self._era
         core.check(chosen)
+        waits = False
 
         def effect() -> None:
             if core.closed:  # aborted while this waited: the key may be another's to write by now
                 return
-            core.publish(chosen)
-            if core.done:
+            if not _published(core, era, chosen):
+                if not waits:
+                    _check_era(core, era)
+                core.close()  # nobody is there to be told
+                _give_back(core, lease)
+                return
+            if core.done and not era.over:
                 cache._written(core.keys, core.since, 0 if lease is None else lease.tokens)
             # Copies out of shared pages may be due until everything is published.
             if lease is not None and core.done and lease.valid:
                 lease._settle(RELEASED, 0, None)
 
-        self._cache._deferred.run(core, event, effect)
+        if self._cache._deferred.due(core, event):
+            effect()
+        else:
+            waits = True
+            self._cache._deferred.add(core, event, effect)
 
     def abort(self, *, after: object = None) -> None:
         """Give back what is not published. A lease taken over is cancelled.
@@ -162,15 +178,10 @@ class Fill(Uncopied):
         due = deferred.due(core, event)
         core.close()
 
-        def effect() -> None:
-            core.abort(False)
-            if lease is not None and lease.valid:
-                lease._settle(WITHDRAWN, 0, None)
-
         if due:
-            effect()
+            _give_back(core, lease)
         else:
-            deferred.add(core, event, effect)
+            deferred.add(core, event, partial(_give_back, core, lease))
 
     def _check_open(self) -> None:
         if self._core.closed:
@@ -223,6 +234,30 @@ def reserved(
         if held is not None:
             held.give_back()
         raise
+
+
+def _published(core: _core.Fill, era: Era, chosen: list[bool | npt.NDArray[np.int64]]) -> bool:
+    """Publish unless the weights were replaced; an update that comes meanwhile waits for it."""
+    mark = object()
+    era.publishing.add(mark)
+    try:
+        if era.over:
+            return core.done
+        core.publish(chosen)
+        return True
+    finally:
+        era.publishing.discard(mark)
+
+
+def _check_era(core: _core.Fill, era: Era) -> None:
+    if era.over and not core.done:
+        raise StaleIdentity("fill", "a fill of the weights in use", "one from before they were replaced")
+
+
+def _give_back(core: _core.Fill, lease: Lease | None) -> None:
+    core.abort(False)
+    if lease is not None and lease._core.valid:
+        lease._settle(WITHDRAWN, 0, None)
 
 
 def _size(core: _core.Fill, groups: int, tokens: int) -> tuple[Size, bool] | None:

@@ -21,6 +21,7 @@ from hybridkv.verdict import Why
 if TYPE_CHECKING:
     from hybridkv import _core
     from hybridkv.cache import HybridCache
+    from hybridkv.identity_change import Era
     from hybridkv.keys import BlockKeys
 
 RELEASED, _FAILED, WITHDRAWN = 1, 2, 3
@@ -35,7 +36,7 @@ class Lease(Uncopied):
     fill settles it.
 
     Every reader raises :class:`~hybridkv.errors.LeaseExpired` once the lease is released, failed, cancelled or
-    revoked.
+    revoked, or the weights that its pages were computed with are replaced (:meth:`HybridCache.update_identity`).
 
     A lease whose reader is elsewhere (another process, another machine) is lent: it has an owner's name and a
     deadline (:meth:`lend`), and it can be revoked (:meth:`HybridCache.revoke`). Pins are counted, not timed: a
@@ -43,11 +44,14 @@ class Lease(Uncopied):
     (:meth:`launched`, ``after=``) has passed.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core", "_formats", "_loan", "_verify")
+    __slots__ = ("__weakref__", "_cache", "_core", "_era", "_formats", "_loan", "_verify")
 
-    def __init__(self, core: _core.Lease, cache: HybridCache, formats: list[bytes] | None, verify: int) -> None:
+    def __init__(
+        self, core: _core.Lease, cache: HybridCache, formats: list[bytes] | None, verify: int, era: Era
+    ) -> None:
         self._core = core
         self._cache = cache
+        self._era = era  # of its match: it ends with it
         self._formats = formats  # the reader's, which extend keeps to
         self._verify = verify
         self._loan: Named | None = None  # once it is lent
@@ -55,14 +59,14 @@ class Lease(Uncopied):
     @property
     def tokens(self) -> int:
         """Length the lease covers, in tokens."""
-        if self._loan is not None:
+        if self._loan is not None or self._era.over:
             self._check_loan()
         return self._core.tokens
 
     @property
     def valid(self) -> bool:
         """Whether the lease is neither released, failed, cancelled nor revoked, and not past its deadline."""
-        if self._loan is not None:
+        if self._loan is not None or self._era.over:
             with suppress(LeaseExpired):
                 self._check_loan()
         return self._core.valid
@@ -98,7 +102,7 @@ class Lease(Uncopied):
         LeaseExpired
             The lease is not valid.
         """
-        if self._loan is not None:
+        if self._loan is not None or self._era.over:
             self._check_loan()
         return self._core.page_ids(self._cache._group_index(group))
 
@@ -122,7 +126,7 @@ class Lease(Uncopied):
         LeaseExpired
             The lease is not valid.
         """
-        if self._loan is not None:
+        if self._loan is not None or self._era.over:
             self._check_loan()
         index = self._cache._group_index(group)
         if group not in self._cache._bound:
@@ -149,7 +153,7 @@ class Lease(Uncopied):
         LeaseExpired
             The lease is not valid.
         """
-        if self._loan is not None:
+        if self._loan is not None or self._era.over:
             self._check_loan()
         return self._core.handouts(self._cache._group_index(group))
 
@@ -319,7 +323,11 @@ class Lease(Uncopied):
         self._settle(WITHDRAWN, 0, after)
 
     def _check_loan(self) -> None:
-        """Raise where a revocation or the deadline has ended it; asked only where it was lent."""
+        """Raise where a revocation, the deadline or other weights have ended it; asked only where one can have."""
+        if self._era.over:
+            if self._core.revoke():
+                self._cache._holders.drop(self._core)
+            raise LeaseExpired("lease", "a lease of the weights in use", "one from before they were replaced")
         if self._loan is not None:
             self._cache._holders.check(self._loan)
 
@@ -328,7 +336,7 @@ class Lease(Uncopied):
         _ = self._core.tokens  # raises where the lease has ended
 
     def _check_own(self) -> None:
-        if self._loan is not None:
+        if self._loan is not None or self._era.over:
             self._check_loan()
         if self._core.valid and self._core.taken:
             raise LeaseExpired("lease", "a lease that nothing has taken over", "one that its fill or ticket settles")
@@ -356,7 +364,7 @@ class Lease(Uncopied):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            if self._loan is not None:
+            if self._loan is not None or self._era.over:
                 self._check_loan()  # whoever was revoked on the way must not take what it read for good
             if self._core.valid and not self._core.taken:
                 self._settle(RELEASED, 0, None)

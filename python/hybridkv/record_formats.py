@@ -26,8 +26,8 @@ def record_formats(spec: CacheSpec) -> tuple[bytes, bytes]:
 
 def identity_fingerprint(identity: Identity) -> bytes:
     """Return 16 bytes that tell identities apart, for who looks into a store; it says nothing about the salt."""
-    items = [(name, getattr(identity, name)) for name in ("model", "weights", "adapter", "extra")]
-    return framed_digest("hybridkv.identity", items)
+    items = [(name, getattr(identity, name)) for name in ("model", "weights", "adapter")]
+    return framed_digest("hybridkv.identity", [*items, ("extra", identity.parts()[-1])])
 
 
 def _fingerprint(kind: str, groups: list[tuple[int, CacheGroup]]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from hybridkv.deferred import checked_event
 from hybridkv.errors import ArgumentError, Closed, SpecError
 from hybridkv.handles import Uncopied
 from hybridkv.keys import readable_ids
-from hybridkv.lease import failed_kind
+from hybridkv.lease import WITHDRAWN, failed_kind
 from hybridkv.slots import Slots
 
 if TYPE_CHECKING:
@@ -393,6 +394,18 @@ class Ticket(Uncopied):
         number = self._cache._group_index(group)
         self._check_open()
         return self._core.live_page(number)
+
+    def _end_era(self) -> bool:
+        """Fail it since its weights were replaced, and withdraw the hit; False where it ended before."""
+        core, lease = self._core, self._lease
+        if core.closed or core.ended:
+            return False
+        if lease is not None and lease._core.valid:
+            lease._core.settle(WITHDRAWN, 0)
+        with suppress(Closed):  # it failed before
+            core.fail(0)
+            return True
+        return False
 
     def _check_open(self) -> None:
         if self._core.closed:

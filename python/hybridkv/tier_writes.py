@@ -98,6 +98,12 @@ class TierWrites:
         while self._unstored:
             self._store_oldest(cache)
 
+    def forget(self) -> None:
+        """Hold nothing back any more, and remember nothing as stored: nobody can ask for it."""
+        self._unstored.clear()
+        self._stored.clear()
+        self._stored_units = self._unasked = 0
+
     def take_unsent(self) -> str:
         """Tell, once, how many prefixes could not be handed to the tier and why the first; empty where all could."""
         unsent, self._unsent = self._unsent, []

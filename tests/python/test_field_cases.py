@@ -28,6 +28,7 @@ COUNTS = {
     "disk-tier-integrity": 7,
     "admission-deadlock": 11,
     "metrics-or-events-misreport": 4,
+    "security-isolation": 6,
 }
 IDS = {case["id"] for case in CASES}
 

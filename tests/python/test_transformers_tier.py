@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,22 @@ def test_arguments(v4: Any) -> None:
         with pytest.raises(hk.Closed):
             reuse.forward(some_ids(20))
     assert PrefixReuse(v4, **PLAIN).flush()
+
+
+def test_tenants_with_salts_of_their_own_share_nothing(tmp_path: Path) -> None:
+    """One model, one prompt, two salts: nothing is found in memory, and nothing in the store behind a restart."""
+    model = tiny_models.tiny("gemma3_text")
+    ids = some_ids(90, seed=3)
+    own = PrefixReuse.spec_of(model).identity
+    one, two = (replace(own, salt=salt * 32) for salt in (b"1", b"2"))
+    with store(tmp_path) as tier:
+        written(model, tier, ids, identity=one).close()
+    for salted, usable in ((two, 0), (one, 80)):
+        with store(tmp_path) as tier:
+            reuse = PrefixReuse(model, tier=tier, identity=salted, **PLAIN)
+            row = reuse.forward(ids).rows[0]
+            assert row.usable == usable
+            assert (row.loaded is not None and row.loaded.tokens > 0) == (usable > 0)
+            assert "1" * 32 not in repr(reuse) + repr(reuse.identity) + repr(row)
+            assert reuse.forward(ids).rows[0].usable == 80
+            reuse.close()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a parser over inputs, each made of a seed and a number, and tells what came of it."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+import traceback
+import warnings
+from dataclasses import dataclass, field
+
+from .parsers import Parser, Try, Typed
+
+SLOWEST = 2.0  # seconds that one input may take
+GROWTH = 256 << 20  # bytes that the process may grow by meanwhile
+_FAILURES_KEPT = 5
+
+
+@dataclass
+class Told:
+    """What came of a parser.
+
+    Attributes
+    ----------
+    inputs, refused : int
+        Inputs that it read, and those of them that it refused with a typed error.
+    slowest, seconds : float
+        Of one input, and of all.
+    grown : int
+        Bytes that the process grew by at its largest.
+    failures : list of str
+        Other errors, and limits that were passed, with what repeats them.
+    """
+
+    parser: str
+    inputs: int
+    refused: int
+    slowest: float
+    seconds: float
+    grown: int
+    failures: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        rate = self.inputs / max(self.seconds, 1e-9)
+        return (
+            f"{self.parser:16} {self.inputs:9} inputs, {self.refused:9} refused, {len(self.failures)} failures; "
+            f"{self.seconds:6.1f} s ({rate:7.0f}/s), slowest {self.slowest * 1e3:6.1f} ms, grown {self.grown >> 20} MiB"
+        )
+
+
+def run(parser: Parser, inputs: int, seconds: float, seed: int, *, only: int | None = None) -> Told:
+    """Let a parser read that many inputs, or as many as it can in that time; ends after a few failures."""
+    told = Told(parser.name, 0, 0, 0.0, 0.0, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with parser.prepare() as one:
+            begun, held = time.monotonic(), _peak()
+            for number in range(inputs) if only is None else (only,):
+                dice = random.Random(f"{parser.name} {seed} {number}")
+                _read(told, one, dice, f"--seed {seed} --at {number}", parser.allowed)
+                if len(told.failures) >= _FAILURES_KEPT or time.monotonic() - begun > seconds:
+                    break
+            told.seconds = time.monotonic() - begun
+            told.grown = _peak() - held
+    if told.grown > GROWTH:
+        told.failures.append(f"{parser.name}: the process grew by {told.grown} bytes; --seed {seed}")
+    return told
+
+
+def _read(told: Told, one: Try, dice: random.Random, again: str, allowed: tuple[type[BaseException], ...]) -> None:
+    begun = time.monotonic()
+    try:
+        told.refused += one(dice) is False
+    except (*Typed, *allowed):
+        told.refused += 1
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        told.failures.append(f"{told.parser} {again}\n{traceback.format_exc()}")
+    told.inputs += 1
+    took = time.monotonic() - begun
+    told.slowest = max(told.slowest, took)
+    if took > SLOWEST:
+        told.failures.append(f"{told.parser} {again}: {took:.1f} s")
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
