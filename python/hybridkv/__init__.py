@@ -53,7 +53,7 @@ from hybridkv.transfers import Transfer
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 from hybridkv.windows import KeepWindows
 
-from hybridkv import formats, graph, ops, reference, tiers  # isort: skip  (hk.formats.compatible, hk.ops.gather)
+from hybridkv import alignment, formats, graph, ops, reference, tiers  # isort: skip  (hk.formats.compatible, hk.ops.gather)
 
 if hasattr(_sys.modules.get("torch"), "library"):  # imported before: torch.ops.hybridkv.* are there at once
     from hybridkv.adapters import torch_ops as _torch_ops  # noqa: F401
@@ -120,6 +120,7 @@ __all__ = [
     "Verdict",
     "Why",
     "Window",
+    "alignment",
     "block_keys",
     "formats",
     "graph",
