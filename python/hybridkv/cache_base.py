@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hybridkv import _core
 from hybridkv.admission import Admission
 from hybridkv.alignment.checks import Violation, bound_violations
-from hybridkv.alignment.needs import KernelNeeds
+from hybridkv.alignment.needs import KernelNeeds, kernel_needs
 from hybridkv.arguments import count, eviction_order, verify_mode
 from hybridkv.checkpoints import CheckpointPolicy
 from hybridkv.cost import CostModel
@@ -81,6 +81,7 @@ class CacheBase(Uncopied):
         self._graph_widths: dict[str, int] = {}
         self._bound: dict[str, list[object]] = {}
         self._violations: dict[str, tuple[Violation, ...]] = {}
+        self._bound_kernels: dict[str, tuple[str, ...]] = {}
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
         self._closed = False
@@ -148,6 +149,7 @@ class CacheBase(Uncopied):
         self._bound[group] = [a.keepalive for a in made]
         self._core.bind(index, rows, host, self._bound[group], *([of_kernels] if of_kernels else []))
         self._violations[group] = tuple(violations)
+        self._bound_kernels[group] = tuple(needs.name for needs in kernel_needs("kernel", kernel or ()))
         if self._arenas is not None:
             self._arenas.bound(group, made)
 
@@ -238,6 +240,7 @@ class CacheBase(Uncopied):
         self._core.unbind()
         self._bound.clear()
         self._violations.clear()
+        self._bound_kernels.clear()
         if self._arenas is not None:
             self._arenas.unbound()
         if self.tier is not None:
