@@ -220,6 +220,31 @@ def check(kernels: str | KernelNeeds | Iterable[str | KernelNeeds], pool: PoolFa
     return found
 
 
+def check_addresses(
+    kernels: str | KernelNeeds | Iterable[str | KernelNeeds], addresses: Sequence[int]
+) -> list[Violation]:
+    """Tell which kernels cannot take memory that begins at one of these addresses, whatever lies there.
+
+    Parameters
+    ----------
+    kernels : str, KernelNeeds, or a sequence of these
+        As in :func:`check`.
+    addresses : sequence of int
+
+    Returns
+    -------
+    list of Violation
+        At most one for each kernel.
+
+    Raises
+    ------
+    ArgumentError
+        A kernel that is not known.
+    """
+    pool = PoolFacts(arrays=[ArrayPlace(address, 0) for address in addresses], pages=1, page_bytes=0)
+    return [violation for needs in kernel_needs("kernels", kernels) for violation in _base(needs, pool)]
+
+
 def misfits(needs: KernelNeeds, pool: PoolFacts) -> list[Violation]:
     """Tell what of a declaration a kernel cannot read, wherever the memory lies."""
     found: list[Violation] = []
