@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hybridkv as hk
+from alignment_table import table
 from contract_support import give_back, keys_of
 from hybridkv.alignment import (
     KERNELS,
@@ -70,6 +71,12 @@ def test_the_table_is_whole() -> None:
     families = {needs.gpu for needs in KERNELS.values()}
     assert families == {"", "sm90", "sm100", "sm120"}
     assert {name for name, needs in KERNELS.items() if needs.effect == SLOWER} == {"vector_copy_16_rows", "direct_io"}
+
+
+def test_the_table_is_in_the_docs() -> None:
+    written = (CONFIGS.parents[2] / "docs" / "alignment.md").read_text(encoding="utf-8")
+    for part in table().split("\n\n"):
+        assert part in written, "python tests/python/alignment_table.py"
 
 
 # The figures of the public sources, written down a second time.

@@ -132,7 +132,7 @@ def _choices(name: str, declared: str, values: Any) -> tuple[Any, ...]:
     return chosen
 
 
-_FLASHMLA = "deepseek-ai/FlashMLA 9241ae3"
+_FLASHMLA = "deepseek-ai/FlashMLA, 9241ae3 and later"
 _BYTES = ("float8_e4m3", "int8", "uint8")
 _WIDE = ("bfloat16", "float16")
 
@@ -148,7 +148,8 @@ _SPARSE = KernelNeeds(
 _TABLE = (
     KernelNeeds(
         name="flashmla_sm90_dense",
-        source=f"{_FLASHMLA}: csrc/api/dense_decode.h (page_block_size, dtype, head_size_k); loads through TMA",
+        source=f"{_FLASHMLA}: csrc/api/dense_decode.h (page_block_size, dtype, head_size_k); multiples of 16 are "
+        "not asserted there: what TMA needs",
         gpu="sm90",
         base_alignment=16,
         page_stride_multiple=16,
@@ -161,7 +162,8 @@ _TABLE = (
     replace(
         _SPARSE,
         name="flashmla_sm90_sparse_v32",
-        source=f"{_FLASHMLA}: csrc/api/sparse_decode.h (stride(1) is 656), packed_sparse_decode.h (stride(0) % 16)",
+        source=f"{_FLASHMLA}: csrc/api/sparse_decode.h (stride(1) is 656), csrc/sm90/decode/sparse_fp8/"
+        "splitkv_mla.cuh (loads of 128 bits), csrc/api/packed_sparse_decode.h (stride(0) % 16)",
         gpu="sm90",
         page_stride_multiple=16,
         row_bytes=(656,),
@@ -171,7 +173,8 @@ _TABLE = (
     replace(
         _SPARSE,
         name="flashmla_sm90_sparse_model1",
-        source=f"{_FLASHMLA}: csrc/api/sparse_decode.h (stride(1) is 584), tests/quant.py (footer); 16-byte loads",
+        source=f"{_FLASHMLA}: csrc/api/sparse_decode.h (stride(1) is 584), csrc/sm90/decode/sparse_fp8/"
+        "splitkv_mla.cuh (footer, loads of 128 bits)",
         gpu="sm90",
         page_stride_multiple=16,
         row_bytes=(584,),
@@ -228,7 +231,7 @@ _TABLE = (
     KernelNeeds(
         name="flashinfer_sm120_footer",
         source="NVIDIA/TensorRT-LLM d77955c: sparse/deepseek_v4/footer_scale_kv.py (pages of 64 x 584, contiguous); "
-        "sgl-project/sglang 0.5.23: pages aligned to 512",
+        "sgl-project/sglang 0.5.23: pages aligned to 512; the base is not asserted: 16 as for its siblings",
         gpu="sm120",
         base_alignment=16,
         page_stride_multiple=512,
@@ -244,7 +247,8 @@ _TABLE = (
     ),
     KernelNeeds(
         name="flashinfer_paged",
-        source="flashinfer-ai/flashinfer: include/flashinfer/page.cuh (strides of page and row), 128-bit loads",
+        source="flashinfer-ai/flashinfer: include/flashinfer/page.cuh (strides are free); 16 is not asserted: "
+        "the width of its loads",
         base_alignment=16,
         page_stride_multiple=16,
         row_multiple=16,
