@@ -21,6 +21,7 @@ import pytest
 import hybridkv as hk
 from contract_support import keys_of
 from hybridkv import formats
+from hybridkv.alignment import KERNELS
 from hybridkv.doctor import SCHEMA, cache_facts, compare, doctor, readiness
 from hybridkv.doctor.comparison import SEVERITIES
 from hybridkv.doctor.documents import MOST_BYTES, parse_document, read_document
@@ -149,10 +150,13 @@ def test_the_registry_says_which_formats_are_ours(monkeypatch: pytest.MonkeyPatc
 def test_every_format_of_the_table_is_in_the_registry() -> None:
     registry = getattr(formats, "REGISTRY", None)
     listed = {name for known in KNOWN for name in known.formats}
+    read = {name for needs in KERNELS.values() for name in needs.formats}
     assert listed
     assert {name for known in KNOWN for name in known.families} <= listed
     if registry is not None:
-        assert sorted(name for name in listed if name not in registry) == []
+        assert sorted(name for name in listed | read if name not in registry) == []
+        widths = {name: registry[name].format.row_bytes for name in read}
+        assert all(widths[name] in needs.row_bytes for needs in KERNELS.values() for name in needs.formats)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class KernelNeeds:
     heads, head_dims : tuple of int
         Heads of keys and values, and channels of each, that it takes; (): any.
     formats : tuple of str
-        Names of the row formats that it reads; (): any.
+        Names of the row formats that it reads, in the registry of formats; (): others than are registered.
     effect : {"refused", "slower"}
         What a pool without these comes to.
 
@@ -157,7 +157,6 @@ _TABLE = (
         row_multiple=16,
         dtypes=_WIDE,
         head_dims=(512, 576),
-        formats=("bf16",),
     ),
     replace(
         _SPARSE,
@@ -180,7 +179,7 @@ _TABLE = (
         row_bytes=(584,),
         footer_row_bytes=8,
         head_dims=(512,),
-        formats=("fp8_ds_mla",),
+        formats=("fp8_ds_mla_v4", "fp8_ds_mla_v4_vllm"),
     ),
     replace(
         _SPARSE,
@@ -203,7 +202,7 @@ _TABLE = (
         footer_row_bytes=8,
         coordinate_bytes=576,
         head_dims=(512,),
-        formats=("fp8_ds_mla",),
+        formats=("fp8_ds_mla_v4", "fp8_ds_mla_v4_vllm"),
     ),
     replace(
         _SPARSE,
@@ -243,7 +242,7 @@ _TABLE = (
         dtypes=_BYTES,
         heads=(1,),
         head_dims=(512,),
-        formats=("fp8_ds_mla_512",),
+        formats=("fp8_ds_mla_v4_flashinfer", "fp8_ds_mla_v4_trtllm"),
     ),
     KernelNeeds(
         name="flashinfer_paged",
@@ -268,7 +267,7 @@ _TABLE = (
         dtypes=("float8_e4m3",),
         heads=(1,),
         head_dims=(512,),
-        formats=("uniform_fp8",),
+        formats=("fp8_tensor",),
     ),
     KernelNeeds(
         name="tma",

@@ -57,7 +57,7 @@ class Known:
     source: str
 
 
-_TRANSFORMERS = ("transformers_tail", "transformers_overlap", "gated_delta", "mamba2", "mamba")
+_TRANSFORMERS = ("transformers_tail", "transformers_overlap", "gated_delta", "mamba2", "mamba1")
 
 KNOWN = (
     Known(
