@@ -332,11 +332,25 @@ def test_two_hosts_alike_have_no_difference(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_equal_size_on_two_gpu_families_is_a_false_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = compare(host(monkeypatch, ("sm90",), vllm="0.33.0"), host(monkeypatch, ("sm100",), vllm="0.33.0"))
-    told = told_of(document)
-    assert told["gpu.families"] == "false hit"
-    assert told["formats.vllm.indexer_fp8_padded.written_here"] == "false hit"
-    assert "equal size" in next(d["consequence"] for d in document["differences"] if "padded" in d["field"])
+    sizes = {"indexer_fp8_padded": 132, "indexer_fp8_ue8m0": 132, "indexer_mxfp4_padded": 68, "v41_fp8": 528}
+    entries = {
+        name: SimpleNamespace(format=hk.KvFormat(name, "uint8", row_bytes=size), row_format=lambda: None)
+        for name, size in sizes.items()
+    }
+    monkeypatch.setattr(formats, "REGISTRY", entries, raising=False)
+    hopper, blackwell = host(monkeypatch, ("sm90",), vllm="0.33.0"), host(monkeypatch, ("sm100",), vllm="0.33.0")
+    for document in (compare(hopper, blackwell), compare(blackwell, hopper)):
+        told = told_of(document)
+        assert told["gpu.families"] == "false hit"
+        assert told["formats.vllm.indexer_fp8_padded.written_here"] == "false hit"
+        assert told["formats.vllm.indexer_fp8_ue8m0.written_here"] == "false hit"
+        assert told["formats.vllm.indexer_mxfp4_padded.written_here"] == "refused"
+        assert "formats.vllm.v41_fp8.written_here" not in told
+        (padded,) = (d["consequence"] for d in document["differences"] if "indexer_fp8_padded" in d["field"])
+        assert "rows of 132 bytes are indexer_fp8_ue8m0 on the other's GPUs" in padded
+    monkeypatch.setattr(formats, "REGISTRY", None, raising=False)
+    blind = compare(host(monkeypatch, ("sm90",), vllm="0.33.0"), host(monkeypatch, ("sm100",), vllm="0.33.0"))
+    assert told_of(blind)["formats.vllm.indexer_mxfp4_padded.written_here"] == "false hit"
 
 
 @pytest.mark.parametrize(

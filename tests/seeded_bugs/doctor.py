@@ -59,6 +59,14 @@ BUGS = [
         TEST,
     ),
     Bug(
+        "equal size overlooked",
+        "two formats of equal rows on two GPU families are told to be seen by their size",
+        COMPARISON,
+        'if there and size is not None and size == its.number("row_bytes"):',
+        'if there and size is None and size == its.number("row_bytes"):',
+        TEST,
+    ),
+    Bug(
         "undeclared formats agree",
         "groups without a format are alike where their sizes are",
         COMPARISON,

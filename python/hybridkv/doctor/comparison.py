@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hybridkv.doctor.documents import SCHEMA, Json, Reader, shown
 
@@ -148,11 +148,27 @@ def _formats(a: Reader, b: Reader) -> Iterator[Json]:
             yield _difference(field, mine, its, FALSE_HIT, consequence)
         here, there_too = one.flag("written_here"), other.flag("written_here")
         if here is not None and there_too is not None and here != there_too:
+            severity, consequence = _written_on_one(one, theirs if here else ours)
+            yield _difference(f"{field}.written_here", here, there_too, severity, consequence)
+
+
+def _written_on_one(entry: Reader, others: Mapping[tuple[str, str], Reader]) -> tuple[str, str]:
+    """Judge a format that the engine writes on the GPUs of one host; `others` are what it may write on the other's."""
+    size = entry.number("row_bytes")
+    for (engine, name), its in others.items():
+        there = engine == entry.text("engine") and name != entry.text("name") and its.flag("written_here")
+        if there and size is not None and size == its.number("row_bytes"):
             consequence = (
-                "bytes of this size are written in another format on the other's GPUs: equal size and dtype, other "
-                "scales; a false hit unless gpu_family or the scale is declared"
+                f"rows of {size} bytes are {name} on the other's GPUs: equal size, other bytes; a false hit unless "
+                "the scale or gpu_family is declared"
             )
-            yield _difference(f"{field}.written_here", here, there_too, FALSE_HIT, consequence)
+            return FALSE_HIT, consequence
+    if size is None:
+        return (
+            FALSE_HIT,
+            "whether the other's GPUs write rows of this size in another format is not known: declare formats",
+        )
+    return REFUSED, "no rows of this size are written on the other's GPUs: told by size, and by its fingerprint (ABI)"
 
 
 def _by_name(side: Reader) -> dict[tuple[str, str], Reader]:

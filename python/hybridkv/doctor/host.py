@@ -125,13 +125,14 @@ def _formats(engines: Mapping[str, Json], families: list[str]) -> list[Json]:
 
 
 def _ours(name: str) -> Json:
-    """What this installation knows of a format: its fingerprint, and whether its kernels take the rows."""
+    """What this installation knows of a format: its fingerprint, bytes of a row, whether its kernels take the rows."""
     registry = getattr(formats, "REGISTRY", None)
     if not isinstance(registry, Mapping):
-        return {"ours": "cannot tell: this version has no registry of formats", "fingerprint": None}
+        told = "cannot tell: this version has no registry of formats"
+        return {"ours": told, "fingerprint": None, "row_bytes": None}
     if name not in registry:
-        return {"ours": "not in the registry", "fingerprint": None}
+        return {"ours": "not in the registry", "fingerprint": None, "row_bytes": None}
     entry = registry[name]
     taken = entry.row_format() is not None
     ours = "declared; rows that our kernels copy and convert" if taken else "declared"
-    return {"ours": ours, "fingerprint": entry.format.fingerprint.hex()}
+    return {"ours": ours, "fingerprint": entry.format.fingerprint.hex(), "row_bytes": entry.format.row_bytes}
