@@ -2,6 +2,8 @@
 // HybridCache for Python: arguments in, arrays out. No logic; documentation is in hybridkv.cache.
 #include <pybind11/stl.h>
 
+#include <string_view>
+
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
 #include "bindings/without_gil.h"
@@ -177,14 +179,25 @@ py::dict eviction_counts(CacheBox& box) {
   return result;
 }
 
-void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host, const py::object& owners) {
+// One of the four facts of alignment, by its name; "": none.
+Code alignment_named(std::string_view name) {
+  if (name.empty()) return Code::None;
+  for (const Code code : {Code::Base, Code::PageStride, Code::RowStride, Code::Footer}) {
+    if (name == name_of(code)) return code;
+  }
+  throw Error{ErrorCode::ArgumentError, "of_kernels", "base, page_stride, row_stride or footer",
+              std::string(name)};
+}
+
+void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host, const py::object& owners,
+                 std::string_view of_kernels) {
   std::vector<PoolArray> made;
   for (const py::handle item : arrays) {
     const auto t = item.cast<py::tuple>();
     made.push_back({t[0].cast<std::uint64_t>(), t[1].cast<std::int64_t>(), t[2].cast<std::int64_t>(),
                     t[3].cast<std::int64_t>()});
   }
-  box.cache.bind(group, std::move(made), host);
+  box.cache.bind(group, std::move(made), host, alignment_named(of_kernels));
   box.pools[group] = owners;
 }
 
@@ -260,7 +273,8 @@ void bind_cache(py::module_& m) {
           "set_graph_widths",
           [](CacheBox& box, const std::vector<std::int64_t>& widths) { box.cache.set_graph_widths(widths); },
           py::arg("widths"))
-      .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"), py::arg("owners"))
+      .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"), py::arg("owners"),
+           py::arg("of_kernels") = "")
       .def("unbind", [](CacheBox& box) { box.pools.clear(); })
       .def(
           "inspect",

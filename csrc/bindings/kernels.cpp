@@ -9,6 +9,7 @@
 #include "bindings/bindings.h"
 #include "bindings/without_gil.h"
 #include "kernels/cpu_level.h"
+#include "kernels/cuda_api.h"
 #include "kernels/device_calls.h"
 #include "kernels/device_image.h"
 #include "kernels/fingerprint.h"
@@ -137,6 +138,19 @@ py::dict cuda_facts() {
   return facts;
 }
 
+// What the driver says of the devices, whether or not this build carries kernels for them.
+py::dict cuda_driver_facts() {
+  const CudaLibrary& library = cuda_library();
+  py::list devices;
+  for (const CudaDevice& device : cuda_devices())
+    devices.append(py::make_tuple(device.name, device.major, device.minor));
+  py::dict facts;
+  facts["reason"] = library.reason;
+  facts["driver_version"] = library.driver_version;
+  facts["devices"] = devices;
+  return facts;
+}
+
 CpuLevel level_named(std::string_view name) {
   for (const CpuLevel level : {CpuLevel::Portable, CpuLevel::Avx2, CpuLevel::Avx512}) {
     if (name == cpu_level_name(level)) return level;
@@ -157,6 +171,7 @@ void bind_kernels(py::module_& m) {
   m.def("device_fingerprint", &on_device<Fingerprints, &device_fingerprint>, py::arg("groups"),
         py::arg("stream"), py::arg("device"));
   m.def("cuda_facts", &cuda_facts);
+  m.def("cuda_driver_facts", &cuda_driver_facts);
   m.def("cpu_level", [] { return cpu_level_name(cpu_level()); });
   m.def(
       "cpu_level_supported", [](std::string_view name) { return cpu_level_supported(level_named(name)); },

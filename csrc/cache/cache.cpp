@@ -71,10 +71,11 @@ void HybridCache::detach() {
   link_ = {};
 }
 
-void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host) {
+void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host, Code of_kernels) {
   const auto g = static_cast<std::size_t>(group);
   memory_[g].bind(std::move(arrays), host);
-  misaligned_[g] = memory_[g].misaligned(layout_.groups[g]);
+  const Code declared = memory_[g].misaligned(layout_.groups[g]);
+  misaligned_[g] = declared != Code::None ? declared : of_kernels;
   any_host_pool_ |= host;
   if (transfers_ != nullptr) transfers_->pool_bound(group);
 }

@@ -67,6 +67,8 @@ Obtainable HybridCache::obtainable_at(const Question& question, MatchScratch& sc
   const Snapshot& s = scratch.snapshot;
   const std::int64_t probe_tokens = layout_.probe_units * layout_.unit_tokens;
   if (probe_tokens != 0 && tokens / probe_tokens > scratch.obtainable) return Obtainable::No;
+  // What came back into a pool that its kernels cannot take could not be used, and would be asked for again.
+  if (!aligned_at(s, tokens)) return Obtainable::No;
   const Key128 key = key_at(layout_, *question.keys, tokens);
   bool asked = false;
   Obtainable found = Obtainable::Yes;

@@ -61,6 +61,12 @@ const char* find_kernels(void* library, CudaApi& api) {
   return find.missing();
 }
 
+void find_descriptions(void* library, CudaApi& api) {
+  Finder find(library);
+  find(api.device_name, "cuDeviceGetName");
+  find(api.device_attribute, "cuDeviceGetAttribute");
+}
+
 // Returns: why there is no CUDA; empty where there is.
 std::string open(CudaApi& api, CudaLibrary& found) {
   const char* path = std::getenv("HYBRIDKV_LIBCUDA");
@@ -70,6 +76,7 @@ std::string open(CudaApi& api, CudaLibrary& found) {
   if (const char* missing = find_all(library, api))
     return std::string("the NVIDIA driver is too old: no ") + missing;
   if (const char* missing = find_kernels(library, api)) found.kernels_lack = missing;
+  find_descriptions(library, api);
   if (const CudaApi::Result result = api.init(0)) return "cuInit: " + api.told(result);
   api.version(&found.driver_version);
   if (const CudaApi::Result result = api.device_count(&found.devices))
@@ -94,6 +101,29 @@ const CudaLibrary& cuda_library() {
     return made;
   }();
   return found;
+}
+
+std::vector<CudaDevice> cuda_devices() {
+  const CudaLibrary& library = cuda_library();
+  if (library.api == nullptr) return {};
+  const CudaApi& api = *library.api;
+  std::vector<CudaDevice> described(static_cast<std::size_t>(library.devices));
+  for (int number = 0; number < library.devices; ++number) {
+    CudaDevice& device = described[static_cast<std::size_t>(number)];
+    int handle = 0;
+    if (api.device(&handle, number) != CudaApi::success) continue;
+    char name[256] = {};
+    if (api.device_name != nullptr && api.device_name(name, sizeof name - 1, handle) == CudaApi::success)
+      device.name = name;
+    if (api.device_attribute == nullptr) continue;
+    int major = 0, minor = 0;
+    if (api.device_attribute(&major, CudaApi::of_major, handle) == CudaApi::success &&
+        api.device_attribute(&minor, CudaApi::of_minor, handle) == CudaApi::success) {
+      device.major = major;
+      device.minor = minor;
+    }
+  }
+  return described;
 }
 
 }  // namespace hkv

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace hkv {
 
@@ -27,8 +28,9 @@ struct CudaApi {
   static constexpr Result success = 0, not_ready = 600;
   // cuPointerGetAttribute
   static constexpr int of_memory_type = 2, of_managed = 8, of_device = 9;
-  static constexpr unsigned device_memory = 2;   // a memory type
-  static constexpr unsigned portable = 1;        // of cuMemHostAlloc: page-locked for every device
+  static constexpr int of_major = 75, of_minor = 76;  // cuDeviceGetAttribute: compute capability
+  static constexpr unsigned device_memory = 2;        // a memory type
+  static constexpr unsigned portable = 1;             // of cuMemHostAlloc: page-locked for every device
   static constexpr unsigned non_blocking = 1;    // of cuStreamCreate: not ordered with the default stream
   static constexpr unsigned without_timing = 2;  // of cuEventCreate
   static constexpr int relaxed_capture = 2;      // of cuThreadExchangeStreamCaptureMode
@@ -63,6 +65,10 @@ struct CudaApi {
   Result (*launch)(cuda::Function*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                    cuda::Stream*, void**, void**) = nullptr;
 
+  // what a device is; for people, so that a driver without them serves all the same
+  Result (*device_name)(char*, int, int) = nullptr;
+  Result (*device_attribute)(int*, int, int) = nullptr;
+
   // What the driver says of an error, for people.
   std::string told(Result result) const;
 };
@@ -78,5 +84,15 @@ struct CudaLibrary {
 // HYBRIDKV_LIBCUDA in the environment names another library than libcuda.so.1.
 // Progress: blocks while another thread opens the driver.
 const CudaLibrary& cuda_library();
+
+// One device as the driver describes it.
+struct CudaDevice {
+  std::string name;          // empty where the driver does not tell
+  int major = 0, minor = 0;  // compute capability; 0.0 where the driver does not tell
+};
+
+// Returns: every visible device, in the driver's order; none where there is no driver.
+// Progress: as cuda_library.
+std::vector<CudaDevice> cuda_devices();
 
 }  // namespace hkv

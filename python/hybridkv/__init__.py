@@ -55,7 +55,15 @@ from hybridkv.transfers import Transfer
 from hybridkv.verdict import Plan, Verdict, Why, intersect
 from hybridkv.windows import KeepWindows
 
-from hybridkv import digests, formats, graph, ops, reference, tiers  # isort: skip  (hk.formats.compatible, hk.ops.gather)
+from hybridkv import (  # isort: skip  (hk.formats.compatible, hk.ops.gather)
+    alignment,
+    digests,
+    formats,
+    graph,
+    ops,
+    reference,
+    tiers,
+)
 
 if hasattr(_sys.modules.get("torch"), "library"):  # imported before: torch.ops.hybridkv.* are there at once
     from hybridkv.adapters import torch_ops as _torch_ops  # noqa: F401
@@ -124,6 +132,7 @@ __all__ = [
     "Verdict",
     "Why",
     "Window",
+    "alignment",
     "block_keys",
     "digests",
     "formats",

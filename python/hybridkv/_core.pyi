@@ -5,7 +5,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'copies_lost', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'crc32c_path', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'flush', 'gather', 'is_unstored', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'offload_new', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'record_version', 'reserve', 'restorable', 'restore', 'restore_loads', 'restore_options', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'store_version', 'wait_transfers', 'worst_pages']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'compress_tail', 'copies_lost', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'crc32c_path', 'cuda_driver_facts', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'flush', 'gather', 'is_unstored', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'offload_new', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'record_version', 'reserve', 'restorable', 'restore', 'restore_loads', 'restore_options', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'store_version', 'wait_transfers', 'worst_pages']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple) -> KeyChain:
@@ -97,7 +97,7 @@ class Tier:
 class Cache:
     def __init__(self, unit_tokens: typing.SupportsInt | typing.SupportsIndex, groups: list, blocks: typing.SupportsInt | typing.SupportsIndex, eviction: typing.SupportsInt | typing.SupportsIndex, admission: tuple) -> None:
         ...
-    def bind(self, group: typing.SupportsInt | typing.SupportsIndex, arrays: list, host: bool, owners: typing.Any) -> None:
+    def bind(self, group: typing.SupportsInt | typing.SupportsIndex, arrays: list, host: bool, owners: typing.Any, of_kernels: str = '') -> None:
         ...
     def boundaries(self, keys: KeyChain, limit: typing.SupportsInt | typing.SupportsIndex, formats: typing.Any) -> numpy.typing.NDArray[numpy.int64]:
         ...
@@ -321,6 +321,8 @@ def cpu_level_choose(level: str) -> None:
 def cpu_level_supported(level: str) -> bool:
     ...
 def crc32c_path() -> str:
+    ...
+def cuda_driver_facts() -> dict:
     ...
 def cuda_facts() -> dict:
     ...

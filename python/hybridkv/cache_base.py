@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from hybridkv import _core
 from hybridkv.admission import Admission
+from hybridkv.alignment.checks import Violation, bound_violations
+from hybridkv.alignment.needs import KernelNeeds, kernel_needs
 from hybridkv.arguments import count, eviction_order, verify_mode
 from hybridkv.checkpoints import CheckpointPolicy
 from hybridkv.cost import CostModel
@@ -79,6 +81,8 @@ class CacheBase(Uncopied):
         self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
         self._graph_widths: dict[str, int] = {}
         self._bound: dict[str, list[object]] = {}
+        self._violations: dict[str, tuple[Violation, ...]] = {}
+        self._bound_kernels: dict[str, tuple[str, ...]] = {}
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
         self._era = Era({})
@@ -101,7 +105,9 @@ class CacheBase(Uncopied):
 
     # -- pools -------------------------------------------------------------------------------------
 
-    def bind(self, group: str, arrays: object) -> None:
+    def bind(
+        self, group: str, arrays: object, *, kernel: str | KernelNeeds | Iterable[str | KernelNeeds] | None = None
+    ) -> None:
         """Tell where a group's pool lies.
 
         Parameters
@@ -111,11 +117,15 @@ class CacheBase(Uncopied):
         arrays : array or sequence of arrays
             [[pages, page_bytes]] in any dtype, one for all layers (a page is then the layers one after another)
             or one for each layer; page i is row i of each. numpy, DLPack or an array interface, host or device.
+        kernel : str, KernelNeeds, or a sequence of these, optional
+            What will read this pool beside the kernels that the group names: names in ``hk.alignment.KERNELS``, or
+            needs of one's own.
 
         Raises
         ------
         ArgumentError
-            Unknown group, an array that cannot hold the pages, or bytes of a page that are not in one piece.
+            Unknown group or kernel, a kernel that cannot read what the group declares, an array that cannot hold the
+            pages, or bytes of a page that are not in one piece.
         Busy
             The group has pages handed out.
         Closed
@@ -123,7 +133,8 @@ class CacheBase(Uncopied):
 
         Notes
         -----
-        A pool whose alignment the kernel cannot take is accepted; match reports it as ALIGNED.
+        A pool whose alignment a kernel cannot take is accepted; match reports it as ALIGNED, :meth:`alignment` says
+        all that is wrong with it, and what to do.
 
         A host array whose pages lie behind each other becomes an arena of the cache's tier (:meth:`Tier.add_arena`),
         until the group is bound anew or the cache is closed; so its memory must stay what it is meanwhile.
@@ -134,12 +145,37 @@ class CacheBase(Uncopied):
         made = pool_arrays(described, described.total_page_bytes, arrays, self.pages[group])
         if self._core.census(index)["free"] != self.pages[group]:
             raise Busy("group", "a pool without pages handed out", group)
+        violations, of_kernels = bound_violations(described, kernel, made)
         host = made[0].host
         rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
         self._bound[group] = [a.keepalive for a in made]
-        self._core.bind(index, rows, host, self._bound[group])
+        self._core.bind(index, rows, host, self._bound[group], *([of_kernels] if of_kernels else []))
+        self._violations[group] = tuple(violations)
+        self._bound_kernels[group] = tuple(needs.name for needs in kernel_needs("kernel", kernel or ()))
         if self._arenas is not None:
             self._arenas.bound(group, made)
+
+    def alignment(self, group: str) -> tuple[Violation, ...]:
+        """Tell what of the bound pool of a group does not fit its declaration or its kernels.
+
+        Parameters
+        ----------
+        group : str
+            Name of a group of the spec.
+
+        Returns
+        -------
+        tuple of Violation
+            Each with its remedy; empty where all fits, or where no pool is bound. Those whose effect is "refused" make
+            a match of that group's pages ALIGNED.
+
+        Raises
+        ------
+        ArgumentError
+            Unknown group.
+        """
+        self._group_index(group)
+        return self._violations.get(group, ())
 
     @property
     def cost(self) -> CostModel | None:
@@ -205,6 +241,8 @@ class CacheBase(Uncopied):
         self._core.reset()
         self._core.unbind()
         self._bound.clear()
+        self._violations.clear()
+        self._bound_kernels.clear()
         if self._arenas is not None:
             self._arenas.unbound()
         if self.tier is not None:

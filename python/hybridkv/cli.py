@@ -7,14 +7,14 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hybridkv.doctor.command import add_doctor
+from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError, HybridKVError
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hybridkv", description="Prefix reuse for hybrid-attention models: decided, explained, counted."
     )
-    parser.add_argument("--version", action="version", version=f"hybridkv {_version('hybridkv')}")
+    parser.add_argument("--version", action="version", version=f"hybridkv {version_of('hybridkv')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_demo(commands)
     _add_replay(commands)
     _add_inspect(commands)
     _add_verify(commands)
-    _add_doctor(commands)
+    add_doctor(commands)
     return parser
 
 
@@ -150,7 +150,7 @@ def _run_demo(args: argparse.Namespace) -> int:
             raise ArgumentError("trace", "a file", f"{path}: No such file")
     run: dict[str, Callable[[], parts.Part]] = {
         "models": lambda: parts.models_part(_picture(args), shown=not args.json),
-        "traces": lambda: parts.traces_part(args.trace, options, version=_version("hybridkv"), shown=not args.json),
+        "traces": lambda: parts.traces_part(args.trace, options, version=version_of("hybridkv"), shown=not args.json),
         "faults": parts.faults_part,
         "disk": lambda: parts.disk_part(Path(args.disk) if args.disk else None, shown=not args.json),
     }
@@ -165,7 +165,7 @@ def _run_demo(args: argparse.Namespace) -> int:
         found.append(part)
     if args.json:
         seconds = time.perf_counter() - began
-        print(json.dumps(parts.as_json(found, version=_version("hybridkv"), seconds=seconds)))
+        print(json.dumps(parts.as_json(found, version=version_of("hybridkv"), seconds=seconds)))
     failures = "; ".join(part.failure for part in found if part.failure)
     if failures:
         return _leave(EXIT_FAILED, f"hybridkv demo: {failures}")
@@ -240,7 +240,7 @@ def _run_replay(args: argparse.Namespace) -> int:
     results = runs.replay(args.trace, options, shown=not args.json)
     seconds = time.perf_counter() - began
     if args.json:
-        print(json.dumps(report.as_json(results, options, version=_version("hybridkv"), seconds=seconds)))
+        print(json.dumps(report.as_json(results, options, version=version_of("hybridkv"), seconds=seconds)))
     else:
         print(report.as_text(results, options, seconds=seconds))
     return EXIT_OK
@@ -333,68 +333,3 @@ def _run_verify(args: argparse.Namespace) -> int:
     if refused:
         return _leave(EXIT_FAILED, "hybridkv verify: not every damaged record could be removed")
     return EXIT_OK if document["sound"] else EXIT_FAILED
-
-
-def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="versions of everything that is written down, and CPU features",
-        description="Print what a report of a fault should contain.",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_run_doctor)
-
-
-def _run_doctor(args: argparse.Namespace) -> int:
-    facts = doctor()
-    if args.json:
-        print(json.dumps(facts))
-        return EXIT_OK
-    for name, value in facts.items():
-        shown = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
-        print(f"{name.replace('_', ' '):<14} {shown}")
-    return EXIT_OK
-
-
-def doctor() -> dict[str, Any]:
-    """Gather versions and facts of this installation.
-
-    Returns
-    -------
-    dict
-        ``hybridkv``, ``key_profile``, ``format_schema``, ``record_version``, ``store_version``, ``cpu_features``,
-        ``cuda``, ``python``, ``numpy``, ``platform``.
-    """
-    from hybridkv import KvFormat, _core
-    from hybridkv.keys import KEY_PROFILE
-
-    return {
-        "hybridkv": _version("hybridkv"),
-        "key_profile": KEY_PROFILE,
-        "format_schema": KvFormat("any", "any").schema,
-        "record_version": _core.record_version,
-        "store_version": _core.store_version,
-        "cpu_features": {
-            "sha256": _core.sha256_path(),
-            "crc32c": _core.crc32c_path(),
-            "kernels": _core.cpu_level(),
-        },
-        "cuda": _cuda(_core.cuda_facts()),
-        "python": platform.python_version(),
-        "numpy": _version("numpy"),
-        "platform": platform.platform(),
-    }
-
-
-def _cuda(facts: dict[str, Any]) -> str:
-    if not facts["available"]:
-        return f"not available: {facts['reason']}"
-    major, minor = divmod(facts["driver_version"] // 10, 100)
-    return f"{facts['devices']} devices, driver for CUDA {major}.{minor}"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hybridkv import _core
+from hybridkv.alignment.checks import check_named
+from hybridkv.alignment.needs import KernelNeeds, kernel_needs
 from hybridkv.coverage import (
     SIZE_LIMIT,
     Checkpoint,
@@ -89,6 +91,10 @@ class CacheGroup:
         What the bytes mean to a kernel. Default: a format known only by the declared layout.
     layers : sequence of int or str, optional
         The layers, each once, at most 10,000; numbers are 0 or more. () counts as one layer.
+    kernels : sequence of str or KernelNeeds, optional
+        The kernels that read the pages, by their names in ``hk.alignment.KERNELS`` or as needs of one's own. What the
+        group declares is checked against them by the spec, its pool when it is bound. Default: none; the pool is
+        checked against ``alignment``, ``page_stride``, ``row_bytes`` and the format's ``footer_offset`` alone.
     parts : mapping of str to int, optional
         Where layers or members differ: bytes of each part of one page, *over all layers*. A page is then
         the parts one after another, ``sum(parts.values())`` bytes; that sum lies between ``page_bytes`` and
@@ -131,6 +137,7 @@ class CacheGroup:
     alignment: int = field(default=1, kw_only=True)
     page_stride: int | None = field(default=None, kw_only=True)
     format: KvFormat | None = field(default=None, kw_only=True)
+    kernels: Sequence[str | KernelNeeds] = field(default=(), kw_only=True)
     layers: Sequence[int | str] = field(default=(), kw_only=True)
     parts: Mapping[str, int] | None = field(default=None, kw_only=True, hash=False)
     in_step_with: str | None = field(default=None, kw_only=True)
@@ -149,6 +156,10 @@ class CacheGroup:
                 self._put(name, positive_int(self.field_name(name), getattr(self, name)))
         if self.alignment & (self.alignment - 1):
             raise SpecError(self.field_name("alignment"), "a power of two", self.alignment)
+        try:
+            self._put("kernels", kernel_needs(self.field_name("kernels"), self.kernels))
+        except ArgumentError as error:
+            raise SpecError(error.field, error.expected, error.got) from error
         self._check_layers()
         self._check_page()
 
@@ -317,6 +328,7 @@ class CacheGroup:
                 expected = f"a divisor of the {what}, {tokens} tokens"
                 raise SpecError(self.field_name("tokens_per_row"), expected, self.tokens_per_row)
         group._check_rows(block)
+        check_named(group)
         return group
 
     def _check_rows(self, block: int) -> None:

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from math import gcd
 from typing import Any, NamedTuple
 
+from hybridkv.alignment.checks import check, facts_of_pages
+from hybridkv.alignment.needs import REFUSED, KernelNeeds
 from hybridkv.errors import ArgumentError, KernelContract
 from hybridkv.kernel_arguments import Access, Span, check_base, integer, kernel_facts, one_place
 from hybridkv.page_rows import PageRows
@@ -131,11 +134,15 @@ class Pools:
         Pools.
     layout : PageRows, optional
         As there; calls that take these pools have none of their own.
+    kernels : str, KernelNeeds, or a sequence of these, optional
+        What else will read what is scattered or converted into these pools (``hk.alignment.KERNELS``): the pools are
+        refused where they are not what it needs.
 
     Raises
     ------
     KernelContract
-        Naming argument, expected and got, as a call would; arrays that are not all on one device, too.
+        Naming argument, expected and got, as a call would; arrays that are not all on one device, or that a kernel
+        cannot take, too.
 
     Examples
     --------
@@ -151,9 +158,18 @@ class Pools:
 
     __slots__ = ("_pool",)
 
-    def __init__(self, arrays: Any, *, layout: PageRows | None = None) -> None:
+    def __init__(
+        self,
+        arrays: Any,
+        *,
+        layout: PageRows | None = None,
+        kernels: str | KernelNeeds | Iterable[str | KernelNeeds] = (),
+    ) -> None:
         self._pool = _read("pools", arrays, layout, "layout")
         one_place(self._pool.spans())
+        for violation in check(kernels, facts_of_pages(self._pool)):
+            if violation.effect == REFUSED:
+                raise KernelContract("pools", f"{violation.expected} for {violation.kernel}", violation.got)
 
     @property
     def layers(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hybridkv import _core
+from hybridkv.alignment.checks import told
 from hybridkv.arguments import flag, length, members
 from hybridkv.cost import Choice
 from hybridkv.coverage import Prefix
@@ -360,7 +361,8 @@ class Tiered(Running):
         Raises
         ------
         ArgumentError
-            A plan that loads nothing or is of another cache, a ticket of another cache, a pool as in :meth:`offload`.
+            A plan that loads nothing or is of another cache, a ticket of another cache, a pool as in :meth:`offload` or
+            one that its kernels cannot take (:meth:`alignment`).
         OutOfPages
             No room; everything is as it was.
         Closed
@@ -373,6 +375,9 @@ class Tiered(Running):
             raise ArgumentError("plan", "a plan of this cache", plan)
         if ticket is not None and (not isinstance(ticket, Ticket) or ticket._cache is not self):
             raise ArgumentError("ticket", "a Ticket of this cache", ticket)
+        for group in dict.fromkeys(name for name, _ in plan.loads):  # bound anew since the plan was made
+            if wrong := told(self.alignment(group), None):
+                raise ArgumentError("plan", f"a pool of {group!r} that its kernels can take", wrong)
         core_keys = self._tier_keys(plan._keys)
         right = None if ticket is None else ticket._core
         rest = (duration(timeout_s), flag("prefetch", prefetch))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv import _core
+from hybridkv.alignment.checks import told
 from hybridkv.cost import Choice
 from hybridkv.errors import ArgumentError
 from hybridkv.formats import Compatibility, KvFormat, compatible
@@ -145,6 +146,9 @@ class Verdict(_core.Verdict):
         described = self._cache.spec.groups[group]
         kind = StateKind.DISK if in_tier else described.kind
         detail = _detail(Check(check), described.name, block, code, self._lost[check])
+        if check == Check.ALIGNED or code == "in_tier":  # what rests in a tier stays there, if it could not be used
+            wrong = told(self._cache.alignment(described.name), None if in_tier else code)
+            detail = f"{detail}: {wrong}" if wrong else detail
         return Why(Check(check), kind, described.name, block, code, detail)
 
     @property

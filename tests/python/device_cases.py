@@ -21,7 +21,7 @@ import hybridkv as hk
 import hybridkv.reference as ref
 from compress_support import ROPE, V4_ROPE, Call, a_call, rows_of
 from hybridkv import _core
-from hybridkv.cli import doctor
+from hybridkv.doctor import doctor
 from hybridkv.errors import KernelContract
 from hybridkv.reference import PUBLISHED, published
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import hybridkv as hk
 from hybridkv import cli, extras
 from hybridkv.demo import parts
+from hybridkv.doctor import cache_facts
 
 ROWS = [
     '{"timestamp": 0, "input_length": 1024, "output_length": 0, "hash_ids": [0, 1]}',
@@ -217,6 +219,8 @@ def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert list(facts) == [
+        "schema",
+        "kind",
         "hybridkv",
         "key_profile",
         "format_schema",
@@ -227,6 +231,11 @@ def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
         "python",
         "numpy",
         "platform",
+        "torch",
+        "gpu",
+        "engines",
+        "formats",
+        "kernels",
     ]
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", facts["hybridkv"])
     assert min(facts[name] for name in ("key_profile", "format_schema", "record_version", "store_version")) >= 1
@@ -236,8 +245,89 @@ def test_doctor_tells_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(facts)
+    told = [line.split()[0] for line in lines[: lines.index("")]]
+    assert told == [
+        "hybridkv",
+        "key",
+        "format",
+        "record",
+        "store",
+        "cpu",
+        "cuda",
+        "python",
+        "numpy",
+        "platform",
+        "torch",
+        "gpu",
+    ]
     assert lines[0].split() == ["hybridkv", facts["hybridkv"]]
+    assert (facts["schema"], facts["kind"]) == (1, "host")
+    assert facts["gpu"]["devices"] or facts["gpu"]["reason"]
+
+
+@pytest.fixture
+def written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """What ``doctor --json`` wrote."""
+    assert cli.main(["doctor", "--json"]) == 0
+    path = tmp_path / "host.json"
+    path.write_text(capsys.readouterr().out)
+    return path
+
+
+def test_doctor_compares_two_hosts(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--compare", str(written), str(written)]) == 0
+    assert capsys.readouterr().out.startswith("no difference")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(json.loads(written.read_text()) | {"key_profile": 9}))
+    assert cli.main(["doctor", "--compare", str(written), str(other)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == "" and "lost hits: key_profile: 1 against 9" in printed.out
+    assert cli.main(["doctor", "--compare", str(written), str(other), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["kind"], document["counts"]["lost hits"]) == (1, "comparison", 1)
+    other.write_text(json.dumps(json.loads(written.read_text()) | {"python": "3.9"}))
+    assert cli.main(["doctor", "--compare", str(written), str(other)]) == 0
+
+
+def test_doctor_answers_the_checklist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = hk.HybridCache(hk.CacheSpec.homogeneous(layers=1, page_bytes=64), blocks=4)
+    facts = tmp_path / "facts.json"
+    facts.write_text(json.dumps(cache_facts(cache)))
+    assert cli.main(["doctor", "--cache", str(facts), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["cache"]["kind"] == "cache"
+    answers = {item["name"]: item["answer"] for item in document["readiness"]["items"]}
+    assert (answers["verify"], answers["salt"], answers["counted"]) == ("yes", "no", "no")
+    assert document["readiness"]["met"] == sum(answer == "yes" for answer in answers.values())
+    assert cli.main(["doctor", "--readiness"]) == 0
+    assert "questions cannot be answered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--compare", "HOST", "none.json"], "none.json"),
+        (["--compare", "CACHE", "HOST"], "kind"),
+        (["--cache", "HOST"], "cache.kind"),
+        (["--cache", "BAD"], "cache: expected one object of JSON"),
+        (["--cache", "TYPE"], "cache.verify"),
+        (["--compare", "HOST", "HOST", "--readiness"], "compare"),
+    ],
+)
+def test_doctor_refuses_what_it_did_not_write(
+    argv: list[str], named: str, written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {
+        "BAD": "{",
+        "CACHE": '{"schema": 1, "kind": "cache"}',
+        "TYPE": '{"schema": 1, "kind": "cache", "verify": 7}',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    paths = {"HOST": str(written), **{name: str(tmp_path / name) for name in texts}}
+    assert cli.main(["doctor", *(paths.get(argument, argument) for argument in argv)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and named in printed.err and printed.err.startswith("hybridkv doctor: ")
 
 
 def test_the_module_runs_and_importing_it_brings_no_extra() -> None:

@@ -10,6 +10,7 @@
 #include "cache/device_pool_cases.h"
 #include "cache/lost_copies.h"
 #include "cache/lost_states.h"
+#include "cache/misaligned_pools.h"
 #include "cache/shared_loads.h"
 #include "cache/tip_transfers.h"
 #include "cache/transfer_world.h"

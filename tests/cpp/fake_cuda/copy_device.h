@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -246,6 +247,14 @@ HKV_API int cuDeviceGet(int* device, int number) {
   using namespace hkv::fake_cuda;
   *device = number;
   return number >= 0 && number < devices ? Success : InvalidValue;
+}
+HKV_API int cuDeviceGetName(char* name, int room, int device) {
+  std::snprintf(name, static_cast<std::size_t>(room), "Stand-in %d", device);
+  return 0;
+}
+HKV_API int cuDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == 75 ? 9 : 0;  // compute capability 9.0
+  return 0;
 }
 HKV_API int cuDevicePrimaryCtxRetain(void** context, int device) {
   *context = &hkv::fake_cuda::contexts[device];

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ from hybridkv.adapters.transformers.layout import (
 )
 from hybridkv.adapters.transformers.producer import Producer, dtype_name, group_format, row_text
 from hybridkv.adapters.transformers.rebuild import batch_size, rebuilt
+from hybridkv.alignment.checks import check_addresses
+from hybridkv.alignment.needs import REFUSED, KernelNeeds, kernel_needs
 from hybridkv.errors import ArgumentError, RestoreRefused, UnsupportedModel
 from hybridkv.formats import COSMETIC, FieldDiff, framed_digest
 
@@ -49,6 +51,7 @@ class CacheImage:
     unknown      with a part that nothing asks for, or with one twice
     partial      with a part of too few or too many rows or sequences
     content      with bytes that are not those that were taken, or parts that were not taken together
+    misaligned   sound, and a tensor of the fresh cache begins where a kernel of `kernels` cannot take it
     ===========  =============================================================================================
 
     Attributes
@@ -149,6 +152,7 @@ class CacheImage:
         producer: Producer | None = None,
         tokens: Any = None,
         device: Any = None,
+        kernels: str | KernelNeeds | Iterable[str | KernelNeeds] = (),
     ) -> Any:
         """Make a fresh cache with these states.
 
@@ -165,6 +169,9 @@ class CacheImage:
             Token ids that the image must stand for, [[position]] or [[batch, position]].
         device : torch.device or str, optional
             Default: where the model is, or the host.
+        kernels : str, KernelNeeds, or a sequence of these, optional
+            What will read the fresh tensors (``hk.alignment.KERNELS``): refused where one begins at an address that a
+            kernel cannot take. They are no pages, so that nothing else of the needs applies.
 
         Returns
         -------
@@ -178,6 +185,7 @@ class CacheImage:
         UnsupportedModel, ArgumentError
             As in :meth:`take`.
         """
+        needs = kernel_needs("kernels", kernels)
         layout = _layout(config, DynamicCache(config=text_config(config)))
         self._check_producer(_here(config, layout, model, producer))
         self._check_tokens(tokens)
@@ -187,6 +195,12 @@ class CacheImage:
         data = {place: part.data.to(where) for place, part in by_place.items()}
         past = rebuilt(layout, [{place: t[i] for place, t in data.items()} for i in range(self.batch)], self.position)
         check_position(layout, past, self.position)
+        for row in range(self.batch if needs else 0):
+            for place, tensor in layout.state(past, self.position, row).items():
+                for wrong in check_addresses(needs, [tensor.data_ptr()]):
+                    if wrong.effect == REFUSED:
+                        where_not = f"{place.group}.{place.part or place.rows.path[-1]} of layer {place.layer}"
+                        raise refusal("misaligned", where_not, f"{wrong.expected} for {wrong.kernel}", wrong.got)
         return past
 
     def to_bytes(self) -> bytes:

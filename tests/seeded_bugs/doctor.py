@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs of doctor: what it guesses, overlooks or lets in."""
+
+from __future__ import annotations
+
+from seeded_bugs import Bug
+
+ENGINES, DOCUMENTS = "python/hybridkv/doctor/engines.py", "python/hybridkv/doctor/documents.py"
+QUESTIONS, COMPARISON = "python/hybridkv/doctor/questions.py", "python/hybridkv/doctor/comparison.py"
+TEST = "tests/python/test_doctor.py"
+
+BUGS = [
+    Bug(
+        "next version taken for read",
+        "formats are told of a version of an engine that nobody read",
+        ENGINES,
+        "and padded[: len(high)] <= high",
+        "and padded[:1] <= high",
+        TEST,
+    ),
+    Bug(
+        "release candidate taken for the release",
+        "a version before a release is taken for the one that was read",
+        ENGINES,
+        '    if re.search(r"[a-z]", version.partition("+")[0].replace(".post", "")):\n        return False',
+        '    if re.search(r"[A-Z]", version.partition("+")[0].replace(".post", "")):\n        return False',
+        TEST,
+    ),
+    Bug(
+        "unknown counted as met",
+        "a question that nobody can answer counts as answered with yes",
+        "python/hybridkv/doctor/readiness.py",
+        'sum(item["answer"] == YES for item in items)',
+        'sum(item["answer"] != "no" for item in items)',
+        TEST,
+    ),
+    Bug(
+        "untold counted as good",
+        "a fact that is not told counts as a good one",
+        QUESTIONS,
+        '    return (UNKNOWN, f"{evidence}: not told") if value is None else',
+        '    return (YES, f"{evidence}: not told") if value is None else',
+        TEST,
+    ),
+    Bug(
+        "salt written down",
+        "facts of a cache carry the salt that keys stand on",
+        "python/hybridkv/doctor/cache_facts.py",
+        '            "salted": bool(identity.salt),\n',
+        '            "salted": bool(identity.salt),\n            "salt": identity.salt.hex(),\n',
+        TEST,
+    ),
+    Bug(
+        "GPU families alike",
+        "two GPU families are taken for one where formats depend on them",
+        COMPARISON,
+        "    if mine and its and mine != its:\n",
+        "    if mine and its and len(mine) != len(its):\n",
+        TEST,
+    ),
+    Bug(
+        "equal size overlooked",
+        "two formats of equal rows on two GPU families are told to be seen by their size",
+        COMPARISON,
+        'if there and size is not None and size == its.number("row_bytes"):',
+        'if there and size is None and size == its.number("row_bytes"):',
+        TEST,
+    ),
+    Bug(
+        "undeclared formats agree",
+        "groups without a format are alike where their sizes are",
+        COMPARISON,
+        "        elif undeclared:\n",
+        "        elif undeclared and one is other:\n",
+        TEST,
+    ),
+    Bug(
+        "revisions overlooked",
+        "versions whose states hold other numbers under the same names are told to write the same",
+        COMPARISON,
+        '        elif one.text("revision") != other.text("revision"):\n',
+        '        elif one.text("role") != other.text("role"):\n',
+        TEST,
+    ),
+    Bug(
+        "documents without a bound",
+        "a file of any length is read whole",
+        DOCUMENTS,
+        "    if len(raw) > MOST_BYTES:\n",
+        "    if len(raw) > 2 * MOST_BYTES:\n",
+        TEST,
+    ),
+    Bug(
+        "a name twice",
+        "of two values of one name the last is taken",
+        DOCUMENTS,
+        "    if len(made) != len(pairs):\n",
+        "    if len(made) > len(pairs):\n",
+        TEST,
+    ),
+    Bug(
+        "documents of any depth",
+        "an object of any depth is taken",
+        DOCUMENTS,
+        "    if _depth(document) > _DEEPEST:\n",
+        "    if _depth(document) > 99 * _DEEPEST:\n",
+        TEST,
+    ),
+    Bug(
+        "any schema is read",
+        "facts of another schema are judged as if they were of this one",
+        DOCUMENTS,
+        "    if isinstance(schema, bool) or schema != SCHEMA or not isinstance(schema, int):\n",
+        "    if isinstance(schema, bool) or not isinstance(schema, int):\n",
+        TEST,
+    ),
+]
