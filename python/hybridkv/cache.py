@@ -16,6 +16,7 @@ from hybridkv.formats import KvFormat
 from hybridkv.holders import Holder, label, seconds
 from hybridkv.keys import BlockKeys
 from hybridkv.lease import Lease
+from hybridkv.stream_capture import is_capturing
 from hybridkv.ticket import Ticket, request_label
 from hybridkv.transfers import Tiered
 from hybridkv.verdict import Verdict
@@ -130,7 +131,7 @@ class HybridCache(CacheView, Tiered):
         -----
         Progress: lock-free; looks again at most 8 times where something changed before the pin.
         """
-        if self._closed or not isinstance(keys, BlockKeys):
+        if self._closed or not isinstance(keys, BlockKeys) or is_capturing():
             self._any_keys(keys)  # raises
         listed = None if formats is None else self._format_list(formats)
         mode = self._verify if verify is None else verify_mode(verify)

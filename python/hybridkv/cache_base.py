@@ -22,6 +22,7 @@ from hybridkv.declared import GroupSelection, described, format_list, group_inde
 from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed
 from hybridkv.formats import KvFormat
+from hybridkv.graph.eager import EagerCounts
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
 from hybridkv.keys import BlockKeys
@@ -29,6 +30,7 @@ from hybridkv.pool_arenas import PoolArenas
 from hybridkv.pools import pool_arrays
 from hybridkv.record_formats import identity_fingerprint, record_formats
 from hybridkv.spec import CacheSpec
+from hybridkv.stream_capture import refuse_capture
 from hybridkv.tier_writes import TierWrites
 from hybridkv.tiers import Tier
 
@@ -78,6 +80,9 @@ class CacheBase(Uncopied):
         self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
         self._graph_widths: dict[str, int] = {}
         self._bound: dict[str, list[object]] = {}
+        self._bindings: dict[str, int] = {}  # how often each group was bound: what captured graphs compare
+        self._resets = 0
+        self._eager_counts = EagerCounts()
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
         self._closed = False
@@ -134,6 +139,7 @@ class CacheBase(Uncopied):
             raise Busy("group", "a pool without pages handed out", group)
         host = made[0].host
         rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
+        self._bindings[group] = self._bindings.get(group, 0) + 1
         self._bound[group] = [a.keepalive for a in made]
         self._core.bind(index, rows, host, self._bound[group])
         if self._arenas is not None:
@@ -186,6 +192,7 @@ class CacheBase(Uncopied):
         """
         self._check_usable()
         self._check_idle()
+        self._resets += 1
         self._core.reset()
 
     def close(self) -> None:
@@ -199,6 +206,7 @@ class CacheBase(Uncopied):
         """
         if self._closed:
             return
+        refuse_capture("cache", "its end")
         self._check_idle()
         self._core.reset()
         self._core.unbind()
@@ -245,6 +253,7 @@ class CacheBase(Uncopied):
     def _check_usable(self) -> None:
         if self._closed:
             raise Closed("cache", "an open cache", "a closed one")
+        refuse_capture("cache", "a call that takes pages or decides")
 
     def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:
         self._check_usable()

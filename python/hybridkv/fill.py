@@ -18,6 +18,7 @@ from hybridkv.errors import ArgumentError, FillClosed
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Size
 from hybridkv.lease import RELEASED, WITHDRAWN, Lease
+from hybridkv.stream_capture import refuse_capture
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
@@ -120,6 +121,7 @@ class Fill(Uncopied):
         FillClosed
             The fill was aborted.
         """
+        refuse_capture("fill", "pages that are published")
         self._check_open()
         chosen = self._cache._selection(groups)
         event = checked_event(after)
