@@ -132,7 +132,8 @@ class HybridCache(CacheView, Tiered):
         Progress: lock-free; looks again at most 8 times where something changed before the pin.
         """
         if self._closed or not isinstance(keys, BlockKeys) or is_capturing():
-            self._any_keys(keys)  # raises
+            self._any_keys(keys)
+            self._check_deciding()  # the one or the other raises
         listed = None if formats is None else self._format_list(formats)
         mode = self._verify if verify is None else verify_mode(verify)
         verdict: Verdict = _core.match(
@@ -187,6 +188,7 @@ class HybridCache(CacheView, Tiered):
             The cache was closed.
         """
         core_keys = self._whole_keys(keys)
+        self._check_deciding()
         tokens = length("tokens", tokens)
         if tokens >= max(keys.tokens, 1):
             raise ArgumentError("tokens", f"a length below {keys.tokens}", tokens)
@@ -260,6 +262,7 @@ class HybridCache(CacheView, Tiered):
         if that takes nothing that is promised, and else stays private like that of a later writer.
         """
         core_keys = self._any_keys(keys)
+        self._check_deciding()
         chosen = self._selection(groups)
         listed = self._format_list(formats)
         if ticket is not None and (not isinstance(ticket, Ticket) or ticket._cache is not self):
@@ -320,6 +323,7 @@ class HybridCache(CacheView, Tiered):
         Closed
             The cache was closed.
         """
+        self._check_deciding()
         return self._core.evict(self._any_keys(keys), self._selection(groups))
 
     # -- leases ------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class CacheBase(Uncopied):
         A host array whose pages lie behind each other becomes an arena of the cache's tier (:meth:`Tier.add_arena`),
         until the group is bound anew or the cache is closed; so its memory must stay what it is meanwhile.
         """
-        self._check_usable()
+        self._check_deciding()
         index = self._group_index(group)
         described = self.spec.groups[index]
         made = pool_arrays(described, described.total_page_bytes, arrays, self.pages[group])
@@ -190,7 +190,7 @@ class CacheBase(Uncopied):
         Closed
             The cache was closed.
         """
-        self._check_usable()
+        self._check_deciding()
         self._check_idle()
         self._resets += 1
         self._core.reset()
@@ -253,6 +253,13 @@ class CacheBase(Uncopied):
     def _check_usable(self) -> None:
         if self._closed:
             raise Closed("cache", "an open cache", "a closed one")
+
+    def _check_deciding(self) -> None:
+        """Refuse what takes pages, gives them back or decides while a stream captures: it is no part of the graph.
+
+        Transfers to tiers go on meanwhile.
+        """
+        self._check_usable()
         refuse_capture("cache", "a call that takes pages or decides")
 
     def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:

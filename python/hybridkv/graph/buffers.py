@@ -94,6 +94,8 @@ def changed(was: Recorded, item: Any) -> Eager | None:
     """
     if was.quick is not None and _quick(item) == was.quick:
         return None
+    if is_torch(item) and not was.facts.device.startswith(item.device.type):  # also one that we cannot address
+        return _eager("device", was, was.facts.device, str(item.device))
     try:
         now = buffer_facts(was.name, item)
     except ArgumentError as error:

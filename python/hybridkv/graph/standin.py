@@ -23,6 +23,7 @@ from hybridkv.stream_capture import CaptureError, capturing, is_capturing
 
 _POISON = 0xFF  # NaN in every float, -1 in every integer
 _UNIT = 256
+_ARRAY = ("__array_interface__", "__cuda_array_interface__", "__dlpack_device__")
 
 
 class Memory:
@@ -173,7 +174,7 @@ def capture() -> Iterator[CapturedCalls]:
 
 
 def _recorded(value: Any) -> Any:
-    if isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__array_interface__"):
+    if is_torch(value) or any(hasattr(value, name) for name in _ARRAY):
         facts = array_facts("call", value)
         if not facts.host:
             raise ArgumentError("call", "memory of the host", "memory of a device")
