@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hybridkv as hk
-from graph_support import BLOCK, PADDING, WINDOW, Engine, close_all, must_be, refused, routed
+from graph_support import PADDING, Engine, close_all, must_be, refused, routed
 from hybridkv.graph import CaptureError, Padding, Replay, Staging, Topology, standin, window_width
 
 
@@ -221,4 +221,3 @@ def test_FC_172_many_graphs_keep_what_they_read() -> None:
         assert facts.shape == (bucket,)
         kept = next(one.item for one in topology._buffers if one.name == "out")
         assert kept.tolist() == [PADDING["window"].page + bucket] * bucket
-    assert WINDOW == 6

@@ -153,6 +153,43 @@ def test_tables_of_torch_say_what_those_of_numpy_say() -> None:
             assert np.array_equal(there.buffers()[name].numpy(), array), name
 
 
+class Sent:
+    """An event of a device that reads when it likes."""
+
+    def __init__(self) -> None:
+        self.passed = True
+
+    def query(self) -> bool:
+        return self.passed
+
+    def record(self) -> None:
+        self.passed = False
+
+
+def test_a_copy_that_the_device_has_not_read_is_not_written_again() -> None:
+    cache = homogeneous(8)
+    staging, other = (Staging(**shape_of(cache), buckets=(2,), device="cpu") for _ in range(2))
+    events = [Sent(), Sent()]
+    copies = [staging.buffers(), other.buffers()]  # in the place of page-locked ones
+    staging._mirrors = [{name: tensor.numpy() for name, tensor in copy.items()} for copy in copies]
+    staging._events = list(zip(events, copies, strict=True))
+    staging._device = {name: tensor.clone() for name, tensor in copies[0].items()}
+    ticket = cache.admit("a", 64)
+    for written in range(4):
+        ticket.grow(1)
+        if written >= 2:
+            before = [copy["lengths"].tolist() for copy in copies]
+            with pytest.raises(hk.Busy, match="2 updates ago"):
+                staging.update(ticket)
+            assert [copy["lengths"].tolist() for copy in copies] == before
+            events[written % 2].passed = True
+        staging.update(ticket)
+        assert staging.buffers()["lengths"].tolist() == [ticket.grown_tokens, 0]
+        assert copies[written % 2]["lengths"].tolist() == [ticket.grown_tokens, 0]
+        ticket.advance(ticket.grown_tokens, [written])
+    ticket.close()
+
+
 def test_the_checks_for_a_device_hold_on_the_stand_in() -> None:
     import device_graphs
 

@@ -140,10 +140,11 @@ class Topology:
                 missing = "max_blocks" if max_blocks is None else "padding"
                 raise ArgumentError(missing, "what the graph was captured with, or staging=", None)
             shape, tables = step_shape(spec, max_blocks, padding, buckets, step_tokens, compact, groups), {}
-        if twice := sorted(set(tables) & set(buffers)):
+        flat = flattened(buffers)
+        if twice := sorted(flat.keys() & tables.keys()):
             raise ArgumentError("buffers", "names apart from those of the staging", twice)
+        flat.update(flattened(tables))
         known = {group.name for group in spec.groups}
-        flat = flattened({**buffers, **tables})
         made = [recorded(name, entry if entry in known else "", item) for name, (entry, item) in flat.items()]
         watched = Watched.of(cache, spec, shape, pages)
         topology = cls(shape, made, frozenset(tables), watched)

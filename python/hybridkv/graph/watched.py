@@ -100,6 +100,8 @@ class Watched:
         for step in steps:
             if not isinstance(step, (Lease, Ticket)):
                 raise ArgumentError("batch", "leases and tickets", step)
+            if isinstance(step, Ticket):
+                step._check_open()
             eager = self._stranger(step, shape, formats) or _too_long(step, shape, more)
             if eager is not None:
                 return eager
