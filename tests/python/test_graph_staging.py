@@ -89,8 +89,18 @@ def test_a_smaller_batch_leaves_nothing_of_the_larger_one() -> None:
     check_rows(engine, [], 4)
 
 
+def test_a_shorter_row_leaves_nothing_of_a_longer_one() -> None:
+    engine = Engine()
+    long, short = engine.admit("long", [1] * 20), engine.admit("short")
+    engine.grow([long, short], [1, 2])
+    engine.staging.update([long])
+    engine.staging.update([short])
+    check_rows(engine, [short], 2)
+
+
 def test_buckets_are_rows_of_one_memory() -> None:
     engine = Engine()
+    check_rows(engine, [], 4)  # padded from the start
     small, large = engine.staging.buffers(2), engine.staging.buffers(4)
     for name, array in small.items():
         assert array.shape[0] == 2
@@ -136,7 +146,7 @@ def test_a_kernel_that_skips_has_minus_one_everywhere() -> None:
 
 def test_a_page_that_slid_out_is_the_null_page_and_not_the_last_one() -> None:
     cache = make_cache(4, {"full": (hk.Prefix(), 4), "swa": (hk.Window(5), 4)}, pages={"full": 8, "swa": 8})
-    padding = {"full": Padding.clamp(8), "swa": Padding.clamp(0, first=1)}
+    padding = {"full": Padding.clamp(0, first=1), "swa": Padding.clamp(8)}
     staging = Staging(cache.spec, max_blocks=6, padding=padding, buckets=(2,), cache=cache)
     ticket = cache.admit("a", 16)
     ticket.grow(12)
@@ -144,12 +154,13 @@ def test_a_page_that_slid_out_is_the_null_page_and_not_the_last_one() -> None:
     ticket.grow(1)
     staging.update(ticket)
     found = staging.buffers()
-    own = ticket.page_ids("full").tolist()
-    assert found["table.full"].tolist() == [[*own, own[-1], own[-1]], [8] * 6]
-    held = [0 if page < 0 else page + 1 for page in ticket.page_ids("swa").tolist()]
-    assert held[0] == 0
-    assert found["table.swa"].tolist() == [[*held, held[-1], held[-1]], [0] * 6]
-    assert found["slots.swa"][1].tolist() == [0]
+    own = (ticket.page_ids("full") + 1).tolist()
+    assert found["table.full"].tolist() == [[*own, own[-1], own[-1]], [0] * 6]
+    held = [8 if page < 0 else page for page in ticket.page_ids("swa").tolist()]
+    assert held[0] == 8
+    assert found["table.swa"].tolist() == [[*held, held[-1], held[-1]], [8] * 6]
+    assert found["slots.full"][1].tolist() == [0]
+    assert found["slots.swa"][1].tolist() == [8 * 4]
     ticket.close()
 
 

@@ -129,8 +129,8 @@ def _quick(item: Any) -> tuple[Any, ...] | None:
     if type(item) is np.ndarray:
         return item.__array_interface__["data"][0], item.shape, item.strides, item.dtype
     if is_torch(item):
-        place = item.data_ptr(), item.dtype, item.device, item.untyped_storage().nbytes()
-        return *place, tuple(item.shape), item.stride()
+        # A storage that was resized lies elsewhere, or nowhere: its address tells.
+        return item.data_ptr(), item.shape, item.stride(), item.dtype, item.device
     return None
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,22 @@ if TYPE_CHECKING:
     from hybridkv.spec import CacheSpec
 
 _Arrays = dict[str, npt.NDArray[Any]]
-_Row = tuple[int, int, list[npt.NDArray[np.int32]]]  # tokens, grown_tokens, pages of each table's group
+
+
+class _Entries(NamedTuple):
+    """What a request has for one table."""
+
+    first: int  # own block of column 0
+    entries: int
+    ids: npt.NDArray[np.int32]  # from block 0 on, as the cache counts pages
+
+
+class _Row(NamedTuple):
+    """What a request has for all tables."""
+
+    tokens: int
+    grown: int
+    tables: list[_Entries]
 
 
 class Staging:
@@ -167,8 +182,7 @@ class Staging:
             raise ArgumentError("batch", f"at most {size or self.shape.buckets[-1]} requests", len(given))
         rows = [self._read(number, step) for number, step in enumerate(given)]
         mirror = self._free_mirror()
-        for number, row in enumerate(rows):
-            self._write(mirror, number, row)
+        self._write(mirror, rows)
         self._pad(mirror, len(rows), size)
         if self._events:
             self._send(size)
@@ -209,29 +223,32 @@ class Staging:
             raise ArgumentError(f"batch[{number}]", f"at most {self.shape.step_tokens} new tokens", grown - tokens)
         pages = []
         for table in self.shape.tables:
-            needed = table.span(tokens, grown)[1]
+            first, needed = table.span(tokens, grown)
             if needed > table.width:
                 expected = f"at most {table.width} entries in the table of {table.name!r}"
                 raise ArgumentError(f"batch[{number}]", expected, needed)
-            pages.append(_pages(step, table))
-        return tokens, grown, pages
+            pages.append(_Entries(first, needed, _pages(step, table)))
+        return _Row(tokens, grown, pages)
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def _write(self, mirror: _Arrays, number: int, row: _Row) -> None:
-        tokens, grown, pages = row
-        new = grown - tokens
-        positions = mirror["positions"][number]
-        positions[:new] = range(tokens, grown)
-        positions[new:] = 0
-        mirror["lengths"][number] = grown
-        for table, ids in zip(self.shape.tables, pages, strict=True):
-            first, entries = table.span(tokens, grown)
-            _write_entries(table, mirror[f"table.{table.name}"][number], ids[first : first + entries])
+    def _write(self, mirror: _Arrays, rows: list[_Row]) -> None:
+        """Write the rows of requests; all of it was checked."""
+        lengths, positions = mirror["lengths"], mirror["positions"]
+        for number, row in enumerate(rows):
+            new = row.grown - row.tokens
+            lengths[number] = row.grown
+            positions[number, :new] = range(row.tokens, row.grown)
+            positions[number, new:] = 0
+        for column, table in enumerate(self.shape.tables):
+            own = [row.tables[column] for row in rows]
+            _write_table(table, mirror[f"table.{table.name}"], own)
             if table.compact:
-                mirror[f"first.{table.name}"][number] = first
+                mirror[f"first.{table.name}"][: len(own)] = [entries.first for entries in own]
             if not table.live:
-                _write_slots(table, mirror[f"slots.{table.name}"][number], ids, positions[:new])
+                slots = mirror[f"slots.{table.name}"]
+                for number, (row, entries) in enumerate(zip(rows, own, strict=True)):
+                    _write_slots(table, slots[number], entries.ids, row)
 
     def _pad(self, mirror: _Arrays, start: int, end: int) -> None:
         """Make rows [start, end) padding."""
@@ -305,26 +322,29 @@ def _pages(step: Lease | Ticket, table: TableShape) -> npt.NDArray[np.int32]:
     return np.array([page], np.int32)
 
 
-def _write_entries(table: TableShape, row: npt.NDArray[np.int32], ids: npt.NDArray[np.int32]) -> None:
-    padding, entries = table.padding, ids.size
-    behind = padding.page
-    np.add(ids, padding.first, out=row[:entries])
-    absent = ids < 0
-    if absent.any():
-        row[:entries][absent] = padding.page
-    if padding.kind == CLAMP and entries and not absent[-1]:
-        behind = int(row[entries - 1])
-    row[entries:] = behind
+def _write_table(table: TableShape, target: npt.NDArray[np.int32], rows: list[_Entries]) -> None:
+    """Write a row's entries and what stands behind them; pages are counted as the kernel does once all are there."""
+    padding, clamps = table.padding, table.padding.kind == CLAMP
+    for number, (first, entries, ids) in enumerate(rows):
+        row = target[number]
+        row[:entries] = ids[first : first + entries]
+        row[entries:] = ids[first + entries - 1] if clamps and entries else -1
+    written = target[: len(rows)]
+    if padding.first:
+        written += padding.first
+    if padding.page != padding.first - 1:  # or what is not held is the sentinel already
+        np.copyto(written, padding.page, where=written < padding.first)
 
 
-def _write_slots(
-    table: TableShape, slots: npt.NDArray[np.int64], ids: npt.NDArray[np.int32], positions: npt.NDArray[np.int64]
-) -> None:
-    new, block = positions.size, table.block_tokens
-    slots[new:] = table.padding.slot(block)
-    if not new:
-        return
-    pages = ids[positions // block].astype(np.int64)
-    slots[:new] = np.where(
-        pages < 0, table.padding.slot(block), (pages + table.padding.first) * block + positions % block
-    )
+def _write_slots(table: TableShape, slots: npt.NDArray[np.int64], ids: npt.NDArray[np.int32], row: _Row) -> None:
+    """Write where the new tokens of a request go."""
+    block, first, nowhere = table.block_tokens, table.padding.first, table.padding.slot(table.block_tokens)
+    new = row.grown - row.tokens
+    slots[new:] = nowhere
+    if new == 1:  # decoding: no arrays
+        page = int(ids[row.tokens // block])
+        slots[0] = nowhere if page < 0 else (page + first) * block + row.tokens % block
+    elif new:
+        at = np.arange(row.tokens, row.grown)
+        pages = ids[at // block].astype(np.int64)
+        slots[:new] = np.where(pages < 0, nowhere, (pages + first) * block + at % block)

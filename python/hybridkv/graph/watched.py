@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.arguments import length, members
-from hybridkv.errors import ArgumentError, LeaseExpired
+from hybridkv.errors import ArgumentError, Closed, LeaseExpired
 from hybridkv.graph.eager import Eager
 from hybridkv.graph.step_shape import StepShape
 from hybridkv.lease import Lease
@@ -137,18 +137,14 @@ def _too_long(step: Lease | Ticket, shape: StepShape, more: int) -> Eager | None
 def _handed_on(addressed: _Addressed) -> Eager | None:
     """Return whether pages that a graph addresses are no longer the pages that they were."""
     handle, group = addressed.handle, addressed.group
-    ended = handle.closed if isinstance(handle, Ticket) else not handle.valid
     held = addressed.ids >= 0
-    if not ended:
-        try:
-            ids, handouts = handle.page_ids(group)[: held.size], handle.handouts(group)[: held.size]
-        except LeaseExpired:  # its deadline passed since
-            ended = True
-        else:
-            # The count tells the same page handed out again, the id another page that was handed out as often.
-            same_pages = ids.size == held.size and bool((ids[held] == addressed.ids[held]).all())
-            if same_pages and bool((handouts[held] == addressed.handouts[held]).all()):
-                return None
-            expected = addressed.ids.tolist(), addressed.handouts.tolist()
-            return Eager("handout", group, field=group, expected=expected, got=(ids.tolist(), handouts.tolist()))
-    return Eager("expired", group, field=group, expected="a lease or ticket that has not ended", got=repr(handle))
+    try:
+        ids, handouts = handle.page_ids(group)[: held.size], handle.handouts(group)[: held.size]
+    except (LeaseExpired, Closed):
+        return Eager("expired", group, field=group, expected="a lease or ticket that has not ended", got=repr(handle))
+    # The count tells the same page handed out again, the id another page that was handed out as often.
+    same_pages = ids.size == held.size and bool((ids[held] == addressed.ids[held]).all())
+    if same_pages and bool((handouts[held] == addressed.handouts[held]).all()):
+        return None
+    expected = addressed.ids.tolist(), addressed.handouts.tolist()
+    return Eager("handout", group, field=group, expected=expected, got=(ids.tolist(), handouts.tolist()))
