@@ -253,8 +253,8 @@ BUGS = [
         "capture unnoticed",
         "nothing is refused while a graph is captured",
         "python/hybridkv/stream_capture.py",
-        "    _depth.value += 1\n",
-        "    _depth.value += 0\n",
+        "    if _depth.value:\n",
+        "    if _depth.value > 1:\n",
         GUARD,
     ),
     Bug(
