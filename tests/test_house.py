@@ -333,7 +333,7 @@ def test_the_code_that_is_not_run_names_what_there_is(name: str, line: int, code
 def test_the_documents_have_code() -> None:
     wanted = {
         "README.md",
-        *(f"docs/{name}.md" for name in ("disk-tier", "engine", "kernels", "running-requests", "windows")),
+        *(f"docs/{name}.md" for name in ("disk-tier", "engine", "graphs", "kernels", "running-requests", "windows")),
     }
     assert wanted <= {name for name, _, _ in BLOCKS}
 

@@ -18,6 +18,7 @@ from hybridkv.identity import Identity
 from hybridkv.identity_change import IdentityChange, changed_identity
 from hybridkv.keys import BlockKeys
 from hybridkv.lease import Lease
+from hybridkv.stream_capture import is_capturing
 from hybridkv.ticket import Ticket, request_label
 from hybridkv.transfers import Tiered
 from hybridkv.verdict import Verdict
@@ -132,8 +133,9 @@ class HybridCache(CacheView, Tiered):
         -----
         Progress: lock-free; looks again at most 8 times where something changed before the pin.
         """
-        if self._closed or not isinstance(keys, BlockKeys):
-            self._any_keys(keys)  # raises
+        if self._closed or not isinstance(keys, BlockKeys) or is_capturing():
+            self._any_keys(keys)
+            self._check_deciding()  # the one or the other raises
         listed = None if formats is None else self._format_list(formats)
         mode = self._verify if verify is None else verify_mode(verify)
         era = self._era
@@ -192,6 +194,7 @@ class HybridCache(CacheView, Tiered):
         """
         era = self._era
         core_keys = self._whole_keys(keys)
+        self._check_deciding()
         tokens = length("tokens", tokens)
         if tokens >= max(keys.tokens, 1):
             raise ArgumentError("tokens", f"a length below {keys.tokens}", tokens)
@@ -267,6 +270,7 @@ class HybridCache(CacheView, Tiered):
         era = self._era
         core_keys = self._any_keys(keys)
         era.check(keys.identity)
+        self._check_deciding()
         chosen = self._selection(groups)
         listed = self._format_list(formats)
         if ticket is not None and (not isinstance(ticket, Ticket) or ticket._cache is not self):
@@ -327,6 +331,7 @@ class HybridCache(CacheView, Tiered):
         Closed
             The cache was closed.
         """
+        self._check_deciding()
         return self._core.evict(self._any_keys(keys), self._selection(groups))
 
     # -- other weights -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from hybridkv.declared import GroupSelection, described, format_list, group_inde
 from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed
 from hybridkv.formats import KvFormat
+from hybridkv.graph.eager import EagerCounts
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
 from hybridkv.identity_change import Era
@@ -32,6 +33,7 @@ from hybridkv.pool_arenas import PoolArenas
 from hybridkv.pools import pool_arrays
 from hybridkv.record_formats import identity_fingerprint, record_formats
 from hybridkv.spec import CacheSpec
+from hybridkv.stream_capture import refuse_capture
 from hybridkv.tier_writes import TierWrites
 from hybridkv.tiers import Tier
 
@@ -83,6 +85,9 @@ class CacheBase(Uncopied):
         self._bound: dict[str, list[object]] = {}
         self._violations: dict[str, tuple[Violation, ...]] = {}
         self._bound_kernels: dict[str, tuple[str, ...]] = {}
+        self._bindings: dict[str, int] = {}  # how often each group was bound: what captured graphs compare
+        self._resets = 0
+        self._eager_counts = EagerCounts()
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
         self._era = Era({})
@@ -139,7 +144,7 @@ class CacheBase(Uncopied):
         A host array whose pages lie behind each other becomes an arena of the cache's tier (:meth:`Tier.add_arena`),
         until the group is bound anew or the cache is closed; so its memory must stay what it is meanwhile.
         """
-        self._check_usable()
+        self._check_deciding()
         index = self._group_index(group)
         described = self.spec.groups[index]
         made = pool_arrays(described, described.total_page_bytes, arrays, self.pages[group])
@@ -148,6 +153,7 @@ class CacheBase(Uncopied):
         violations, of_kernels = bound_violations(described, kernel, made)
         host = made[0].host
         rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
+        self._bindings[group] = self._bindings.get(group, 0) + 1
         self._bound[group] = [a.keepalive for a in made]
         self._core.bind(index, rows, host, self._bound[group], *([of_kernels] if of_kernels else []))
         self._violations[group] = tuple(violations)
@@ -222,8 +228,9 @@ class CacheBase(Uncopied):
         Closed
             The cache was closed.
         """
-        self._check_usable()
+        self._check_deciding()
         self._check_idle()
+        self._resets += 1
         self._core.reset()
 
     def close(self) -> None:
@@ -237,6 +244,7 @@ class CacheBase(Uncopied):
         """
         if self._closed:
             return
+        refuse_capture("cache", "its end")
         self._check_idle()
         self._core.reset()
         self._core.unbind()
@@ -285,6 +293,14 @@ class CacheBase(Uncopied):
     def _check_usable(self) -> None:
         if self._closed:
             raise Closed("cache", "an open cache", "a closed one")
+
+    def _check_deciding(self) -> None:
+        """Refuse what takes pages, gives them back or decides while a stream captures: it is no part of the graph.
+
+        Transfers to tiers go on meanwhile.
+        """
+        self._check_usable()
+        refuse_capture("cache", "a call that takes pages or decides")
 
     def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:
         self._check_usable()

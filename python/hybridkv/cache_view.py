@@ -69,7 +69,7 @@ class CacheView(CacheBase):
         -------
         Metrics
         """
-        return read_metrics(self._core, self._index)
+        return read_metrics(self._core, self._index, self._eager_counts.read())
 
     def verify(self) -> bool:
         """Compare the five derived state bitmaps with the words they are derived from.

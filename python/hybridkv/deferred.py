@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Protocol, runtime_checkable
 
 from hybridkv.errors import ArgumentError
+from hybridkv.stream_capture import refuse_capture
 
 
 @runtime_checkable
@@ -30,7 +31,12 @@ def checked_event(after: object) -> Event | None:
     ------
     ArgumentError
         Neither.
+    CaptureError
+        An event, while a stream captures: a wait of the host is no part of the graph. Record the event in the graph,
+        and give it after the replay.
     """
+    if after is not None:
+        refuse_capture("after", "a wait that would vanish at replay")
     if after is None or callable(getattr(after, "query", None)):
         return after  # type: ignore[return-value]
     raise ArgumentError("after", "None or an object with query() -> bool", after)

@@ -18,6 +18,7 @@ from hybridkv.errors import ArgumentError, FillClosed, StaleIdentity
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Size
 from hybridkv.lease import RELEASED, WITHDRAWN, Lease
+from hybridkv.stream_capture import refuse_capture
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
@@ -125,6 +126,7 @@ class Fill(Uncopied):
             The weights were replaced since it was reserved: abort it. Where this call waited for an event then,
             nothing is published and the fill is aborted by itself.
         """
+        refuse_capture("fill", "pages that are published")
         self._check_open()
         _check_era(self._core, self._era)
         chosen = self._cache._selection(groups)

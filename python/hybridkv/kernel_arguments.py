@@ -12,6 +12,7 @@ import numpy as np
 from hybridkv import _core
 from hybridkv.errors import ArgumentError, KernelContract
 from hybridkv.pools import ArrayFacts, array_facts, dense_strides
+from hybridkv.stream_capture import refuse_capture
 
 IDS = (np.dtype(np.int32), np.dtype(np.int64))
 COUNTS = (np.dtype(np.uint64), np.dtype(np.int64))
@@ -79,6 +80,7 @@ def no_stream(stream: object) -> None:
     """Refuse a stream where all is done on the CPU."""
     if stream is not None:
         raise KernelContract("stream", "None for host arrays", stream)
+    refuse_capture("stream", "a kernel on host arrays: it runs now, once")
 
 
 def _is_contiguous(facts: ArrayFacts) -> bool:

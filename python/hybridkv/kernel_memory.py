@@ -11,6 +11,7 @@ from hybridkv.errors import KernelContract
 from hybridkv.kernel_arguments import Access, Span, integer, one_place, refuse_absent_cuda
 from hybridkv.paged_pool import PagedPool
 from hybridkv.pools import is_torch
+from hybridkv.stream_capture import refuse_capture
 
 
 class Target(NamedTuple):
@@ -27,6 +28,7 @@ def target_of(pools: list[PagedPool], spans: list[Span], stream: object) -> Targ
         return Target(_stream_handle(stream, pools, spans), device)
     if stream is not None:
         raise KernelContract("stream", "None for host arrays", stream)
+    refuse_capture("stream", "a kernel on host arrays: it runs now, once")
     return Target(None, 0)
 
 

@@ -182,6 +182,7 @@ class Lease(Uncopied):
         """
         self._check_own()
         core = self._cache._whole_keys(keys)
+        self._cache._check_deciding()
         if not self._core.continues(core):
             raise ArgumentError("keys", f"keys that begin with the lease's {self.tokens} tokens", keys)
         return self._core.extend(core, self._formats, self._verify)

@@ -96,8 +96,10 @@ class Metrics:
     not_admitted : mapping of str to int
         Requests that admission refused, by reason; see :meth:`HybridCache.admit <hybridkv.HybridCache.admit>`.
     eager : mapping of str to int
-        How often a running request went beyond what graphs were captured for, by reason ("width"); see
-        :meth:`HybridCache.set_graph_widths <hybridkv.HybridCache.set_graph_widths>`.
+        By reason (:data:`hybridkv.graph.EAGER_REASONS`). "width": how often a running request went beyond what graphs
+        were captured for, see :meth:`HybridCache.set_graph_widths <hybridkv.HybridCache.set_graph_widths>`. The others:
+        steps that a topology with this cache sent to run without a graph
+        (:meth:`Topology.route <hybridkv.graph.Topology.route>`).
     restores, offloads : mapping of StateKind to MovedCounts
         Pages loaded from the tier and stored in it, by the kind of their group.
     load_failures, store_failures : mapping of str to int
@@ -192,13 +194,14 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def read_metrics(core: _core.Cache, groups: Mapping[str, int]) -> Metrics:
-    """Read the counters of the core's cache; ``groups`` numbers its groups by name."""
+def read_metrics(core: _core.Cache, groups: Mapping[str, int], routed: Mapping[str, int]) -> Metrics:
+    """Read the counters of the core's cache; `groups` numbers its groups; `routed` is what was eager beside it."""
     raw = core.counters()
     raw["false_hits"] = _by_check_and_kind(raw["false_hits"])
     raw["lost_tokens"] = _by_check_and_kind(raw["lost_tokens"])
     raw["not_admitted"] = dict(list(zip(REFUSALS, raw["not_admitted"], strict=True))[1:])
-    raw["eager"] = dict(zip(EAGER_REASONS, raw["eager"], strict=True))
+    grown = dict(zip(EAGER_REASONS, raw["eager"], strict=False))
+    raw["eager"] = {reason: count + grown.get(reason, 0) for reason, count in routed.items()}
     kinds = len(StateKind)
     for moved in ("restores", "offloads"):
         raw[moved] = {kind: MovedCounts(*raw[moved][kind::kinds]) for kind in StateKind}

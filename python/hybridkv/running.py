@@ -95,7 +95,7 @@ class Running(CacheBase):
         -----
         Progress: may lock. The youngest request does not wait for others: it is refused at once.
         """
-        self._check_usable()
+        self._check_deciding()
         most = length("max_tokens", max_tokens)
         if most == 0 and lease is None:
             raise ArgumentError("max_tokens", "1 or more", most)
@@ -194,7 +194,7 @@ class Running(CacheBase):
         Closed
             The cache was closed.
         """
-        self._check_usable()
+        self._check_deciding()
         if status is None:
             status = np.empty(np.shape(tickets)[:1], np.int32)
         if after is None and not self._deferred:
@@ -234,7 +234,7 @@ class Running(CacheBase):
         -----
         As :meth:`bind`, it needs that no other thread is in a call.
         """
-        self._check_usable()
+        self._check_deciding()
         if widths is not None and not isinstance(widths, Mapping):
             raise ArgumentError("widths", "None, or a mapping of group names to numbers of own blocks", widths)
         listed = [0] * len(self._index)

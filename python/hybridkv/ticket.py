@@ -19,6 +19,7 @@ from hybridkv.handles import Uncopied
 from hybridkv.keys import readable_ids
 from hybridkv.lease import WITHDRAWN, failed_kind
 from hybridkv.slots import Slots
+from hybridkv.stream_capture import refuse_capture
 
 if TYPE_CHECKING:
     from hybridkv import _core
@@ -134,6 +135,7 @@ class Ticket(Uncopied):
         Closed
             The ticket was closed, or failed.
         """
+        refuse_capture("ticket", "pages that are taken")
         more, named = length("tokens", tokens), _lengths(states)
         core, cache = self._core, self._cache
         start = core.grown_tokens
@@ -160,6 +162,7 @@ class Ticket(Uncopied):
         ArgumentError, Closed
             As :meth:`grow`.
         """
+        refuse_capture("ticket", "pages that are given back")
         less, event = length("tokens", tokens), checked_event(after)
         core, deferred = self._core, self._cache._deferred
         due = (event is None and not deferred) or deferred.due(core, event)
@@ -221,6 +224,7 @@ class Ticket(Uncopied):
         Closed
             The ticket was closed, or failed.
         """
+        refuse_capture("ticket", "blocks that are published")
         if tokens is not None and keys is not None:
             raise ArgumentError("keys", "tokens or keys", "both")
         core, cache = self._core, self._cache
@@ -304,6 +308,7 @@ class Ticket(Uncopied):
             It was closed before.
         """
         core, cache, deferred = self._core, self._cache, self._cache._deferred
+        refuse_capture("ticket", "its end")
         tip, event = flag("keep_tip", keep_tip), checked_event(after)
         self._check_open()
         if event is None:

@@ -170,10 +170,14 @@ def run_checks(arguments: argparse.Namespace, began: float) -> int:
         run.check("offload beside a running stream", tiers.beside_a_stream, 30)
         run.check("offload beside a graph capture", tiers.beside_a_capture, 30)
         run.check("offload and restore, GB/s", tiers.speed, 30)
+        import device_graphs
         import device_torch_ops
 
         run.check("ops of torch, CPU against CUDA", device_torch_ops.ops, 60)
         run.check("graph capture and replay", comparisons.graph, 30)
+        run.check("replay of our tables, step by step", device_graphs.replayed, 30)
+        run.check("events in a graph, the guard", device_graphs.events, 10)
+        run.check("our tables in graph trees (reduce-overhead)", device_graphs.compiled, 60)
         run.check("compress_tail in a graph, step by step", comparisons.compress_graph, 30)
         run.check("hand-outs beside a writer", comparisons.writer, 60)
         for name, body in speed.measurements():

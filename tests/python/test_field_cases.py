@@ -26,6 +26,7 @@ COUNTS = {
     "toctou-refcount-eviction": 12,
     "offload-onload-race-or-misplaced": 10,
     "disk-tier-integrity": 7,
+    "graph-topology": 8,
     "admission-deadlock": 11,
     "metrics-or-events-misreport": 4,
     "security-isolation": 6,

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a captured graph assumed, and whether a step may replay it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hybridkv.arguments import members
+from hybridkv.errors import ArgumentError, HybridKVError
+from hybridkv.formats import KvFormat
+from hybridkv.graph.buffers import BufferFacts, Recorded, changed, flattened, recorded
+from hybridkv.graph.eager import Eager, EagerCounts, Replay
+from hybridkv.graph.null_page import page_is_finite
+from hybridkv.graph.padding import SKIP, padding_of
+from hybridkv.graph.step_shape import StepShape, step_shape
+from hybridkv.graph.watched import Watched
+from hybridkv.lease import Lease
+from hybridkv.stream_capture import refuse_capture
+from hybridkv.ticket import Ticket
+
+if TYPE_CHECKING:
+    from hybridkv.cache import HybridCache
+    from hybridkv.graph.staging import Staging
+    from hybridkv.spec import CacheSpec
+
+Step = Lease | Ticket
+
+
+class TopologyChanged(HybridKVError):
+    """A graph was to be replayed although what it assumed is no longer so; nothing was run.
+
+    Attributes
+    ----------
+    eager : Eager
+        What has changed.
+    """
+
+    eager: Eager
+
+
+class Topology:
+    """What a captured graph assumed. Made by :meth:`capture`; one for all buckets that share their buffers.
+
+    Attributes
+    ----------
+    shape : StepShape
+        Groups, tables, buckets and tokens of a step.
+
+    Notes
+    -----
+    :meth:`route` decides before anything is gathered, since a replay reads and writes fixed buffers and an eager step
+    fresh ones; :meth:`check` asserts it again where the graph is replayed. Any thread may call; that nothing changes
+    between check and replay is the caller's to see to.
+
+    It keeps every buffer that it recorded alive, as the graph needs them, until :meth:`release`.
+    """
+
+    __slots__ = ("_buffers", "_counts", "_formats", "_names", "_poisoned", "_released", "_staged", "_watched", "shape")
+
+    def __init__(self, shape: StepShape, buffers: list[Recorded], staged: frozenset[str], watched: Watched) -> None:
+        self.shape = shape
+        self._buffers = buffers
+        self._names = frozenset(buffer.name for buffer in buffers)
+        self._staged = staged
+        self._watched = watched
+        self._formats = {group.name: group.fingerprint for group in shape.spec.groups if group.name in shape.groups}
+        self._counts = EagerCounts()
+        self._poisoned: Eager | None = None
+        self._released = False
+
+    @classmethod
+    def capture(
+        cls,
+        buffers: Mapping[str, Any],
+        spec: CacheSpec,
+        *,
+        max_blocks: int | Mapping[str, int] | None = None,
+        padding: object = None,
+        buckets: Iterable[int] = (1,),
+        step_tokens: int = 1,
+        compact: Collection[str] = (),
+        groups: Collection[str] | None = None,
+        staging: Staging | None = None,
+        cache: HybridCache | None = None,
+        pages: Iterable[Step] = (),
+    ) -> Topology:
+        """Record what a graph that was captured, or is about to be, takes for granted.
+
+        Parameters
+        ----------
+        buffers : mapping of str to array or list of arrays
+            Everything that the graph reads or writes, by name: numpy, torch, DLPack or an array interface, on any
+            device. Under the name of a group: its pool, as its kernels see it. The buffers of `staging` are added.
+        spec : CacheSpec
+            Of the cache whose requests will be routed.
+        max_blocks : int or mapping of str to int
+            Width of the captured block tables, in own blocks, by group; groups with a live page have none.
+        padding : Padding or int, or mapping of str to these
+            What the tables hold where there is no page: -1, the null page, or a
+            :class:`~hybridkv.graph.Padding`; by group, and by kernel within it where several kernels read tables of
+            one group (``{"kv": {"attention": -1, "indexer": 64}}``).
+        buckets : iterable of int
+            Batches that graphs were captured for.
+        step_tokens : int
+            Most new tokens of a request in a step.
+        compact : collection of str
+            Groups of windows whose tables begin at the first block that the step reads;
+            :func:`~hybridkv.graph.window_width` says how wide they are at worst.
+        groups : collection of str, optional
+            Groups that the graph reads. Default: all of the spec.
+        staging : Staging, optional
+            Instead of the six above: the tables, which say all that.
+        cache : HybridCache, optional
+            Then its pools are watched too: bound anew, reset, closed; and what is eager is counted in its metrics.
+        pages : iterable of Lease or Ticket
+            Whose pages the graph addresses itself instead of by a table: with their hand-out counts.
+
+        Returns
+        -------
+        Topology
+
+        Raises
+        ------
+        ArgumentError
+            Naming the field: no array, a width or sentinel missing, a null page that the cache may hand out, a pool of
+            fewer pages than the cache hands out, a staging of another spec.
+        CaptureError
+            A stream captures: do it before or after.
+        """
+        refuse_capture("topology", "the reading of buffers")
+        if staging is not None:
+            if any(given is not None for given in (max_blocks, padding, groups)) or compact or step_tokens != 1:
+                raise ArgumentError("staging", "None, or the widths and sentinels of the staging alone", "both")
+            if staging.shape.spec != spec:
+                raise ArgumentError("staging", "tables for this spec", staging)
+            shape, tables = staging.shape, staging.buffers()
+        else:
+            if max_blocks is None or padding is None:
+                missing = "max_blocks" if max_blocks is None else "padding"
+                raise ArgumentError(missing, "what the graph was captured with, or staging=", None)
+            shape, tables = step_shape(spec, max_blocks, padding, buckets, step_tokens, compact, groups), {}
+        flat = flattened(buffers)
+        if twice := sorted(flat.keys() & tables.keys()):
+            raise ArgumentError("buffers", "names apart from those of the staging", twice)
+        flat.update(flattened(tables))
+        known = {group.name for group in spec.groups}
+        made = [recorded(name, entry if entry in known else "", item) for name, (entry, item) in flat.items()]
+        watched = Watched.of(cache, spec, shape, pages)
+        topology = cls(shape, made, frozenset(tables), watched)
+        topology._check_pools()
+        return topology
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def route(
+        self,
+        batch: Step | Iterable[Step],
+        *,
+        buffers: Mapping[str, Any] | None = None,
+        formats: Mapping[str, KvFormat] | None = None,
+        padding: Mapping[str, object] | None = None,
+        more_tokens: int = 0,
+    ) -> Replay | Eager:
+        """Decide, before anything is gathered, whether a step may replay a captured graph.
+
+        Parameters
+        ----------
+        batch : Lease or Ticket, or iterable of these
+            The requests of the step, as they are grown for it.
+        buffers : mapping, optional
+            What the step is going to use, as in :meth:`capture`. Default: the captured objects, read anew.
+        formats : mapping of str to KvFormat, optional
+            What the kernels of the step read, by group. Default: what they read at capture.
+        padding : mapping of str to sentinel, optional
+            What the kernels of the step take for padding, by table (``staging.shape.tables``). Default: as captured.
+        more_tokens : int
+            Tokens that each request has yet to grow for the step.
+
+        Returns
+        -------
+        Replay or Eager
+            Eager is counted, here (:attr:`counts`) and in ``cache.metrics().eager`` where a cache was given; there
+            "width" of a group that the cache knows (``set_graph_widths``) counts at the growth alone, in the core.
+
+        Raises
+        ------
+        LeaseExpired, Closed
+            A lease or ticket has ended.
+        ArgumentError
+            Something else than leases and tickets.
+        CaptureError
+            A stream captures.
+        """
+        refuse_capture("route", "a decision by data")
+        steps = [batch] if isinstance(batch, (Lease, Ticket)) else members("batch", batch, "leases and tickets")
+        eager = (
+            self._look(buffers)
+            or self._watched.step_change(steps, self.shape, self._formats, more_tokens)
+            or self._format_change(formats)
+            or self._padding_change(padding)
+        )
+        if eager is None:
+            bucket = self.shape.bucket_for(len(steps))
+            if bucket is not None:
+                return Replay(bucket, len(steps))
+            eager = Eager("batch", width=self.shape.buckets[-1], needed=len(steps))
+        self._count(eager)
+        return eager
+
+    def check(self, buffers: Mapping[str, Any] | None = None) -> None:
+        """Assert, where the graph is replayed, that all it assumed is still so.
+
+        Parameters
+        ----------
+        buffers : mapping, optional
+            As in :meth:`route`.
+
+        Raises
+        ------
+        TopologyChanged
+            With ``eager``, counted as by :meth:`route`: do not replay. The step may run eager.
+        ArgumentError
+            Something that is no array.
+        """
+        eager = self._look(buffers)
+        if eager is not None:
+            self._count(eager)
+            raise TopologyChanged(eager.field or eager.reason, eager.expected, eager.got, eager=eager)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often :meth:`route` and :meth:`check` gave each reason."""
+        return self._counts.read()
+
+    @property
+    def buffers(self) -> dict[str, BufferFacts]:
+        """What was recorded of each buffer."""
+        return {buffer.name: buffer.facts for buffer in self._buffers}
+
+    # -- the null page -----------------------------------------------------------------------------
+
+    def inspect_null_pages(self, *, dtypes: Mapping[str, str] | None = None) -> list[str]:
+        """Look whether the pages that padding points to are finite; while one is not, every step is eager.
+
+        Not for the hot path: it reads the pages, and of a device it waits for them.
+
+        Parameters
+        ----------
+        dtypes : mapping of str to str, optional
+            What bytes are read as, by group, where the pool's own dtype is no float: "float16", "bfloat16", "float32",
+            "float64", "float8_e4m3fn", "float8_e5m2".
+
+        Returns
+        -------
+        list of str
+            Buffers whose null page holds a NaN or an infinity: write zeros there, and inspect again.
+
+        Raises
+        ------
+        ArgumentError
+            A pool of bytes without a dtype, or device memory that is not torch's.
+        CaptureError
+            A stream captures.
+        """
+        refuse_capture("null_page", "a look at data")
+        found = []
+        for page, buffer in self._null_pages():
+            if not page_is_finite(buffer.name, buffer.item, page, (dtypes or {}).get(buffer.group)):
+                found.append(buffer.name)
+                self._poisoned = Eager("null_page", buffer.group, field=buffer.name, expected="finite", got=page)
+        if not found:
+            self._poisoned = None
+        return found
+
+    def release(self) -> None:
+        """Let go of all buffers, when the graph is gone. Every later route is eager, every check is refused."""
+        self._released = True
+        self._buffers = []
+        self._watched = Watched.of(None, self.shape.spec, self.shape, ())
+
+    # -- what has changed --------------------------------------------------------------------------
+
+    def _look(self, buffers: Mapping[str, Any] | None) -> Eager | None:
+        """Return the first thing that is not as it was captured; of the step itself nothing."""
+        if self._released:
+            return Eager("released", field="topology", expected="one that was not released", got="released")
+        if buffers is None:
+            found = next((eager for one in self._buffers if (eager := changed(one, one.item))), None)
+        else:
+            found = self._differing(flattened(buffers))
+        return self._watched.change() or found or self._poisoned
+
+    def _differing(self, flat: dict[str, tuple[str, Any]]) -> Eager | None:
+        missing = self._names - self._staged - flat.keys()
+        if missing or flat.keys() - self._names:
+            return Eager("buffers", field="buffers", expected=sorted(self._names), got=sorted(flat))
+        for buffer in self._buffers:
+            item = flat[buffer.name][1] if buffer.name in flat else buffer.item
+            eager = changed(buffer, item)
+            if eager is not None and buffer.name in self._staged:
+                return Eager("staging", field=eager.field, expected=eager.expected, got=eager.got)
+            if eager is not None:
+                return eager
+        return None
+
+    def _format_change(self, formats: Mapping[str, KvFormat] | None) -> Eager | None:
+        for name, fmt in (formats or {}).items():
+            if not isinstance(fmt, KvFormat):
+                raise ArgumentError(f"formats[{name}]", "a KvFormat", type(fmt).__name__)
+            captured = self._formats.get(name)
+            if captured is not None and fmt.fingerprint != captured:
+                return Eager("format", name, field=name, expected=captured.hex(), got=fmt.fingerprint.hex())
+        return None
+
+    def _padding_change(self, padding: Mapping[str, object] | None) -> Eager | None:
+        if padding is None:
+            return None
+        tables = {table.name: table for table in self.shape.tables}
+        for name, value in padding.items():
+            if name not in tables:
+                raise ArgumentError("padding", f"tables of {list(tables)}", name)
+            now, captured = padding_of(f"padding[{name}]", value), tables[name].padding
+            if now != captured:
+                return Eager("padding", tables[name].group.name, field=name, expected=captured, got=now)
+        return None
+
+    def _count(self, eager: Eager) -> None:
+        self._counts.add(eager.reason)
+        self._watched.count(eager)
+
+    def _null_pages(self) -> list[tuple[int, Recorded]]:
+        found = {
+            (table.padding.page, buffer.name): buffer
+            for table in self.shape.tables
+            if table.padding.kind != SKIP
+            for buffer in self._buffers
+            if buffer.group == table.group.name
+        }
+        return [(page, buffer) for (page, _), buffer in found.items()]
+
+    def _check_pools(self) -> None:
+        """Refuse a null page that is not there or may be handed out, and pools that are too small for the cache."""
+        pages = self._watched.pages()
+        for table in self.shape.tables:
+            name = table.group.name
+            if name in pages:
+                table.padding.check_apart(f"padding[{table.name}]", pages[name])
+            for buffer in self._buffers:
+                if buffer.group != name or not buffer.facts.shape:
+                    continue
+                there, first = buffer.facts.shape[0], table.padding.first
+                if table.padding.page >= there:
+                    expected = f"a page of the {there} of {buffer.name}"
+                    raise ArgumentError(f"padding[{table.name}]", expected, table.padding.page)
+                if name in pages and there < pages[name] + first:
+                    expected = f"at least {pages[name] + first} pages, which the cache hands out"
+                    raise ArgumentError(f"buffers[{buffer.name}]", expected, there)
+
+    def __repr__(self) -> str:
+        return f"Topology(buckets={list(self.shape.buckets)}, buffers={len(self._buffers)})"
