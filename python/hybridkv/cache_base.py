@@ -21,14 +21,15 @@ from hybridkv.cost import CostModel
 from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
 from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed
-from hybridkv.formats import KvFormat
+from hybridkv.formats import KvFormat, Manifest
+from hybridkv.formats.negotiation import check_pool
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
 from hybridkv.keys import BlockKeys
 from hybridkv.pool_arenas import PoolArenas
 from hybridkv.pools import pool_arrays
-from hybridkv.record_formats import identity_fingerprint, record_formats
 from hybridkv.spec import CacheSpec
+from hybridkv.tier_skew import TierSkew
 from hybridkv.tier_writes import TierWrites
 from hybridkv.tiers import Tier
 
@@ -51,6 +52,7 @@ class CacheBase(Uncopied):
         eviction: str = "usability",
         tier: Tier | None = None,
         tier_writes: str = "none",
+        tier_skew: str = "apart",
         staging_bytes: int = 128 << 20,
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -90,16 +92,19 @@ class CacheBase(Uncopied):
         if tier is not None and not isinstance(tier, Tier):
             raise ArgumentError("tier", "a Tier", type(tier).__name__)
         self.cost = cost
+        self._skew = TierSkew(tier_skew)
         if tier is not None:
+            own = Manifest.of(spec)
+            self._skew.meet(own, tier)
             tier._lend(self)
-            names = (*record_formats(spec), identity_fingerprint(spec.identity))
-            _core.attach_tier(self._core, tier._core, *names, staging)
+            tier.know(own)
+            _core.attach_tier(self._core, tier._core, *own.records, own.identity, staging)
             self._arenas = PoolArenas(tier)
             weakref.finalize(self, self._arenas.unbound).atexit = False
 
     # -- pools -------------------------------------------------------------------------------------
 
-    def bind(self, group: str, arrays: object) -> None:
+    def bind(self, group: str, arrays: object, *, format: KvFormat | None = None) -> None:
         """Tell where a group's pool lies.
 
         Parameters
@@ -109,9 +114,15 @@ class CacheBase(Uncopied):
         arrays : array or sequence of arrays
             [[pages, page_bytes]] in any dtype, one for all layers (a page is then the layers one after another)
             or one for each layer; page i is row i of each. numpy, DLPack or an array interface, host or device.
+        format : KvFormat, optional
+            What the kernels that use this memory read and write. It must be the format of the group; where pages lie
+            (``page_stride``, ``alignment``) is read off the arrays instead. Default: not declared, and not compared.
 
         Raises
         ------
+        SpecError
+            ``format`` is not the group's: ``differences`` has every field, ``plan`` the conversion through another
+            pool (:func:`hybridkv.ops.convert`), where there is one.
         ArgumentError
             Unknown group, an array that cannot hold the pages, or bytes of a page that are not in one piece.
         Busy
@@ -129,6 +140,8 @@ class CacheBase(Uncopied):
         self._check_usable()
         index = self._group_index(group)
         described = self.spec.groups[index]
+        if format is not None:
+            check_pool(described, format)
         made = pool_arrays(described, described.total_page_bytes, arrays, self.pages[group])
         if self._core.census(index)["free"] != self.pages[group]:
             raise Busy("group", "a pool without pages handed out", group)
