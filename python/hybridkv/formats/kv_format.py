@@ -290,6 +290,14 @@ class KvFormat:
         readable = re.sub(r"[^A-Za-z0-9_.]+", "_", f"{self.layout}.{self.dtype}")
         return f"{readable}-{self.fingerprint.hex()[:16]}"
 
+    def listed(self) -> dict[str, object]:
+        """Return every field of schema 1, declared or not, and of later fields those that are declared.
+
+        What was digested over all fields when there were no others stays what it was.
+        """
+        pairs = ((f, getattr(self, f.name)) for f in fields(self))
+        return {f.name: value for f, value in pairs if f.metadata["since"] == 1 or value is not None}
+
     def diff(self, other: KvFormat) -> list[FieldDiff]:
         """Tell every field in which another format differs, in order of declaration.
 
