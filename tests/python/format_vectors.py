@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "formats.json"
+GOLDEN = ROOT / "tests" / "data" / "formats" / "vectors.json"
 DOCUMENT = ROOT / "docs" / "formats.md"
 
 

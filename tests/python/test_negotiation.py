@@ -212,6 +212,12 @@ def test_bytes_that_are_no_manifest(data: bytes) -> None:
         Manifest.from_bytes(data)
 
 
+def test_a_manifest_is_bounded() -> None:
+    with pytest.raises(hk.SpecError, match=f"at most {MOST_BYTES} bytes"):
+        Manifest.from_bytes(own_manifest().to_bytes() + b" " * MOST_BYTES)
+    Manifest.from_bytes(own_manifest().to_bytes() + b" " * 100)
+
+
 def test_what_is_no_bytes_and_no_manifest() -> None:
     for bad in (None, "x", bytearray(b"{}"), 3):
         with pytest.raises(hk.ArgumentError):

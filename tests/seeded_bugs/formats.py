@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs of formats: fingerprints, the registry, documents, conversions, and negotiation where it must run."""
+
+from __future__ import annotations
+
+from seeded_bugs import Bug
+
+FORMATS = "python/hybridkv/formats"
+REGISTRY, DOCUMENTS = "tests/python/test_format_registry.py", "tests/python/test_format_documents.py"
+CONVERSIONS, NEGOTIATION = "tests/python/test_format_conversions.py", "tests/python/test_negotiation.py"
+
+BUGS = [
+    Bug(
+        "numbers in the order of the machine",
+        "canonical bytes of numbers are those of a little-endian machine",
+        f"{FORMATS}/canonical.py",
+        'kind, body = b"f", struct.pack(">d", value)',
+        'kind, body = b"f", struct.pack("<d", value)',
+        f"{REGISTRY}::test_golden_vectors",
+    ),
+    Bug(
+        "half a fingerprint",
+        "fingerprints have 64 bits",
+        f"{FORMATS}/canonical.py",
+        "FINGERPRINT_BYTES = 16",
+        "FINGERPRINT_BYTES = 8",
+        f"{REGISTRY}::test_golden_vectors",
+    ),
+    Bug(
+        "engine in the fingerprint",
+        "equal bytes of two engines have two fingerprints",
+        f"{FORMATS}/kv_format.py",
+        'if f.metadata["severity"] != COSMETIC and value',
+        'if f.metadata["severity"] and value',
+        f"{REGISTRY}::test_the_core_compares_fingerprints_and_nothing_else",
+    ),
+    Bug(
+        "entry that forgets a field",
+        "an entry of the registry may leave a field out unsaid",
+        f"{FORMATS}/format_entry.py",
+        "if missing := sorted(applies - has - set(self.leaves_open)):",
+        "if missing := sorted(applies - has - applies):",
+        f"{REGISTRY}::test_an_entry_declares_every_field_or_says_who_does",
+    ),
+    Bug(
+        "fingerprint of a document unread",
+        "a reader that encodes otherwise does not notice",
+        f"{FORMATS}/documents.py",
+        "if told is not None and told != made.fingerprint.hex():",
+        "if told is not None and not told:",
+        f"{DOCUMENTS}::test_anything_else_is_a_typed_error",
+    ),
+    Bug(
+        "newer document taken",
+        "a document of a newer schema is read as if it were known",
+        f"{FORMATS}/documents.py",
+        "not isinstance(schema, int) or not 1 <= schema <= newest:",
+        "not isinstance(schema, int) or not 1 <= schema:",
+        f"{DOCUMENTS}::test_anything_else_is_a_typed_error",
+    ),
+    Bug(
+        "old schema with new fields",
+        "a document of schema 1 may have fields that schema 1 does not have",
+        f"{FORMATS}/documents.py",
+        'if f.metadata["since"] == 1 and f.name',
+        "if f.name",
+        f"{DOCUMENTS}::test_schema_1_has_no_field_that_came_later",
+    ),
+    Bug(
+        "plan for what no row format says",
+        "a conversion is planned past a difference that the kernels know nothing of",
+        f"{FORMATS}/conversions.py",
+        "beyond = [d.field for d in counted if d.field not in PLANNED or not _same_but_pairs(d)]",
+        "beyond = [d.field for d in counted if not _same_but_pairs(d)]",
+        f"{CONVERSIONS}::test_bytes_that_mean_something_else",
+    ),
+    Bug(
+        "rotation taken for an order of pairs",
+        "rows rotated at other positions are reordered, as if that made them equal",
+        f"{FORMATS}/conversions.py",
+        "return sides[0][0] == sides[1][0] and all(",
+        "return all(",
+        f"{CONVERSIONS}::test_pairs_are_reordered_and_rotations_are_not",
+    ),
+    Bug(
+        "divisible one way",
+        "whether blocks divide one another is asked of one side alone",
+        f"{FORMATS}/negotiation.py",
+        "if a != b and a % b and b % a:",
+        "if a != b and a % b:",
+        f"{NEGOTIATION}::test_FC_095_blocks_must_divide_one_another_both_ways",
+    ),
+    Bug(
+        "their group unseen",
+        "a group that only the other side has is not compared",
+        f"{FORMATS}/negotiation.py",
+        "names = [group.name for group in ours.groups] + [g.name for g in theirs.groups if ours.group(g.name) is None]",
+        "names = [group.name for group in ours.groups]",
+        f"{NEGOTIATION}::test_FC_094_one_side_drafts",
+    ),
+    Bug(
+        "identity not compared",
+        "sides of two identities agree",
+        f"{FORMATS}/negotiation.py",
+        "    if ours.identity != theirs.identity:\n",
+        "    if ours.identity is theirs.identity is None:\n",
+        f"{NEGOTIATION}::test_zero_hits_because_of_the_identity",
+    ),
+    Bug(
+        "agreement without a converter",
+        "a difference that nothing converts is agreed to",
+        f"{FORMATS}/negotiation.py",
+        'obstacle = "" if found.plan is not None else found.reason',
+        'obstacle = "" if found.compatibility is Compatibility.CONVERTIBLE else found.reason',
+        f"{NEGOTIATION}::test_what_nothing_converts_is_refused",
+    ),
+    Bug(
+        "salt in a manifest",
+        "a manifest has a digest of the salt, by which it can be searched for",
+        f"{FORMATS}/manifest.py",
+        'if f.name != "salt" and isinstance(value, _HASHED):',
+        "if isinstance(value, _HASHED):",
+        f"{NEGOTIATION}::test_no_salt_and_no_name_of_an_identity_leaves",
+    ),
+    Bug(
+        "manifest without a bound",
+        "bytes of any length are parsed",
+        f"{FORMATS}/manifest.py",
+        "if len(data) > MOST_BYTES:",
+        "if len(data) < 0:",
+        f"{NEGOTIATION}::test_a_manifest_is_bounded",
+    ),
+    Bug(
+        "bind without a look",
+        "a pool of another format is bound",
+        "python/hybridkv/cache_base.py",
+        "            check_pool(described, format)\n",
+        "            _ = check_pool, described\n",
+        f"{NEGOTIATION}::test_bind_compares_what_the_pool_declares",
+    ),
+    Bug(
+        "tier taken unasked",
+        "a tier whose writers cannot be read is opened although that was to be refused",
+        "python/hybridkv/tier_skew.py",
+        '        if self._mode != "refuse":\n',
+        '        if self._mode in ("apart", "refuse"):\n',
+        f"{NEGOTIATION}::test_a_tier_of_another_writer_is_refused_where_that_was_asked_for",
+    ),
+    Bug(
+        "refused writer known",
+        "who was refused by a tier counts as one of its writers",
+        "python/hybridkv/cache_base.py",
+        "            self._skew.meet(own, tier)\n            tier._lend(self)\n            tier.know(own)\n",
+        "            tier.know(own)\n            self._skew.meet(own, tier)\n            tier._lend(self)\n",
+        f"{NEGOTIATION}::test_a_tier_of_another_writer_is_refused_where_that_was_asked_for",
+    ),
+    Bug(
+        "skew of whatever is missing",
+        "every miss beside a writer of another format counts as lost by the format",
+        "python/hybridkv/tier_skew.py",
+        'if d.reason and d.field.partition(".")[0] in _OTHER_KEYS]',
+        "if d.reason]",
+        f"{NEGOTIATION}::test_what_is_simply_not_there_is_no_skew",
+    ),
+]
