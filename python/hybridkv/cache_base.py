@@ -97,7 +97,11 @@ class CacheBase(Uncopied):
             own = Manifest.of(spec)
             self._skew.meet(own, tier)
             tier._lend(self)
-            tier.know(own)
+            try:
+                tier.know(own)
+            except BaseException:  # its file of manifests cannot be written
+                tier._take_back(self)
+                raise
             _core.attach_tier(self._core, tier._core, *own.records, own.identity, staging)
             self._arenas = PoolArenas(tier)
             weakref.finalize(self, self._arenas.unbound).atexit = False

@@ -148,6 +148,17 @@ def test_pairs_are_reordered_and_rotations_are_not() -> None:
     assert relation(V4, elsewhere).reason == "no converter for position_convention"
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("theta", 1.0), ("norm_eps", 1e-20), ("rounding_point", "before_norm"), ("shard", "heads")]
+)
+def test_what_no_row_format_says_is_never_converted(field: str, value: Any) -> None:
+    """Their row formats are equal, so that the planner alone would see nothing to do."""
+    other = replace(V4, **{field: value})
+    assert row_format_of(other) == row_format_of(V4)
+    told = relation(V4, other)
+    assert told.plan is None and told.compatibility is not EXACT and told.reason == f"no converter for {field}"
+
+
 def test_what_is_no_format_is_refused() -> None:
     for bad in (None, "fp8_ds_mla_v4", 3):
         with pytest.raises(hk.ArgumentError):

@@ -225,8 +225,11 @@ def test_the_core_compares_fingerprints_and_nothing_else() -> None:
             else:
                 why = verdict.why
                 assert why is not None and (why.check, why.code) == (hk.Check.ABI, "format")
-                convertible = hk.formats.compatible(given, writer.format) is hk.formats.Compatibility.CONVERTIBLE
+                told = hk.formats.relation(given, writer.format)
+                convertible = told.compatibility is hk.formats.Compatibility.CONVERTIBLE
                 assert (verdict.remedy is hk.Remedy.CONVERT) is convertible
+                assert verdict.plan.converter == told.plan
+                assert verdict.plan.conversions == ((("kv", 0),) if convertible else ())
     cache.close()
 
 

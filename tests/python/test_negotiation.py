@@ -46,6 +46,7 @@ def refused(ours: hk.CacheSpec, theirs: hk.CacheSpec, **more: Any) -> dict[str, 
 def test_equal_sides_agree() -> None:
     found = told(spec(), spec())
     assert isinstance(found, Agreement) and found.exact and found.differences == ()
+    assert negotiate(spec(), spec()) == found
     salted = told(spec(salt=b"a"), spec(salt=b"b"))
     assert isinstance(salted, Agreement), "a salt is told to nobody"
 
@@ -390,3 +391,61 @@ def test_a_tier_of_another_writer_is_refused_where_that_was_asked_for() -> None:
         for number in range(100):
             tier.know(Manifest.of(version(10.0 + number)))
         assert len(tier.manifests) == 64
+
+
+def test_manifests_are_known_again_after_a_restart(tmp_path: Any) -> None:
+    """New weights on an old store: every key is another, and the first look-up says by what."""
+    file = tmp_path / "writers"
+    with hk.DiskTier(tmp_path / "s", 16 << 20, region_bytes=4 << 20) as tier:
+        tier.keep_manifests(file)
+        with Side(version(weights="r1"), tier) as old:
+            old.write(1)
+    assert file.stat().st_mode & 0o777 == 0o600
+    with hk.DiskTier(tmp_path / "s", 16 << 20) as tier:
+        assert tier.recovered.records == 4 and tier.recovered.unknown_files == 0
+        tier.keep_manifests(str(file))
+        with Side(version(weights="r2"), tier) as new:
+            assert new.cache.match(new.keys).outcome is hk.Outcome.MISS
+            assert new.cache.metrics().tier_skew == {"identity.weights": 1}
+    with hk.MemoryTier(1 << 20) as tier:
+        tier.keep_manifests(file)
+        assert [m.identity_parts for m in tier.manifests] == [
+            Manifest.of(version(weights=revision)).identity_parts for revision in ("r1", "r2")
+        ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "writers"]
+
+
+def test_a_file_that_is_none_of_manifests_is_refused_and_stays(tmp_path: Any) -> None:
+    with hk.MemoryTier(1 << 20) as tier:
+        good = Manifest.of(version()).to_bytes() + b"\n"
+        for number, bad in enumerate((b"{}\n", good + b"\x00\n", b" " * (9 << 20), good[:-3])):
+            file = tmp_path / str(number)
+            file.write_bytes(bad)
+            with pytest.raises(hk.TierError, match="manifests"):
+                tier.keep_manifests(file)
+            assert file.read_bytes() == bad and tier.manifests == ()
+        for bad_path in (tmp_path, tmp_path / "gone" / "file"):
+            with pytest.raises(hk.TierError, match="manifests"):
+                tier.keep_manifests(bad_path)
+        with pytest.raises(hk.ArgumentError, match="path"):
+            tier.keep_manifests(3)  # type: ignore[arg-type]
+        tier.know(Manifest.of(version()))
+        assert len(tier.manifests) == 1 and sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2", "3"]
+
+
+def test_a_cache_that_could_not_be_made_gives_the_tier_back(tmp_path: Any) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with hk.MemoryTier(1 << 20) as tier:
+        tier.keep_manifests(folder / "writers")
+        (folder / "writers").unlink()
+        folder.rmdir()
+        failed: list[BaseException] = []
+        try:
+            Side(version(), tier)
+        except hk.TierError as error:
+            failed.append(error)  # with its traceback, which keeps what could not be made
+        assert failed and tier.manifests == ()
+        folder.mkdir()
+        with Side(version(), tier) as side:
+            assert tier.manifests == (side.cache.manifest,)

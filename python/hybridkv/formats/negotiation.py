@@ -15,6 +15,7 @@ from hybridkv.formats.severity import CONVERTIBLE, COSMETIC, INCOMPATIBLE, Compa
 if TYPE_CHECKING:
     from hybridkv.group import CacheGroup
     from hybridkv.reference.conversion_plan import ConversionPlan
+    from hybridkv.spec import CacheSpec
 
 _PREFIX_RULE = 0
 _REPLICATED = "replicated"
@@ -103,13 +104,13 @@ class Refusal:
         return "; ".join(map(str, self.differences))
 
 
-def negotiate(ours: Manifest, theirs: Manifest) -> Agreement | Refusal:
+def negotiate(ours: Manifest | CacheSpec, theirs: Manifest | CacheSpec) -> Agreement | Refusal:
     """Compare what two sides declare.
 
     Parameters
     ----------
-    ours, theirs : Manifest
-        Of whoever wants to read, and of whoever wrote.
+    ours, theirs : Manifest or CacheSpec
+        Of whoever wants to read, and of whoever wrote. A spec stands for its manifest with one rank and no draft.
 
     Returns
     -------
@@ -119,7 +120,7 @@ def negotiate(ours: Manifest, theirs: Manifest) -> Agreement | Refusal:
     Raises
     ------
     ArgumentError
-        An argument that is no Manifest.
+        An argument that is neither.
 
     Notes
     -----
@@ -134,9 +135,7 @@ def negotiate(ours: Manifest, theirs: Manifest) -> Agreement | Refusal:
     >>> [d.where for d in negotiate(sixteen, other).differences][:2]
     ['unit_tokens', "groups['kv'].block_tokens"]
     """
-    for name, given in (("ours", ours), ("theirs", theirs)):
-        if not isinstance(given, Manifest):
-            raise ArgumentError(name, "a Manifest", type(given).__name__)
+    ours, theirs = _manifest("ours", ours), _manifest("theirs", theirs)
     found = list(_of_the_whole(ours, theirs))
     conversions: dict[str, ConversionPlan] = {}
     names = [group.name for group in ours.groups] + [g.name for g in theirs.groups if ours.group(g.name) is None]
@@ -198,6 +197,16 @@ def check_pool(group: CacheGroup, declared: KvFormat) -> None:
         expected = f"the format of group {group.name!r}"
         got = ", ".join(f"{d.field.removeprefix('format.')}={d.theirs!r} (not {d.ours!r})" for d in found)
         raise SpecError("format", expected, got, differences=tuple(found), plan=plan)
+
+
+def _manifest(name: str, given: object) -> Manifest:
+    from hybridkv.spec import CacheSpec  # builds on formats
+
+    if isinstance(given, CacheSpec):
+        return Manifest.of(given)
+    if not isinstance(given, Manifest):
+        raise ArgumentError(name, "a Manifest or a CacheSpec", type(given).__name__)
+    return given
 
 
 def _of_the_whole(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:

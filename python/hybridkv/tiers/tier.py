@@ -16,9 +16,8 @@ import numpy.typing as npt
 from hybridkv import _core
 from hybridkv.arguments import integer, members
 from hybridkv.errors import ArgumentError, Busy, Closed
-from hybridkv.formats.manifest import Manifest
-from hybridkv.handles import Uncopied
 from hybridkv.pools import array_facts, dense_strides
+from hybridkv.tiers.known_writers import KnownWriters
 from hybridkv.tiers.records import (
     Answer,
     Damage,
@@ -36,7 +35,6 @@ from hybridkv.tiers.records import (
 from hybridkv.windows import ApproximateWindows, KeepWindows
 
 _NONE = bytes(16)
-_MOST_MANIFESTS = 64
 _SLICE_SECONDS = 0.1  # of a wait, so that signals are served
 _GRACE_SECONDS = 2.0  # for calls under way when a tier is collected or the interpreter ends
 
@@ -44,7 +42,7 @@ _Bytes = npt.NDArray[np.uint8]
 _CorePart = tuple[_Bytes, int, int, int, int]
 
 
-class Tier(Uncopied):
+class Tier(KnownWriters):
     """What every tier can do. :class:`MemoryTier` is one; derive from :class:`TierAdapter` for one of your own.
 
     Asks are batches and return at once with the number of the batch; each item is answered by a :class:`Report`,
@@ -75,11 +73,11 @@ class Tier(Uncopied):
     name = "tier"
 
     def __init__(self, core: _core.Tier, most_items: int) -> None:
+        super().__init__()
         self._core = core
         self._most_items = most_items
         self._user: weakref.ref[object] | None = None  # the cache that has it for itself
         self.windows = KeepWindows.all()
-        self._manifests: tuple[Manifest, ...] = ()  # of writers, in the order in which they came; replaced, not changed
         self._held: dict[tuple[int, int], list[_Bytes]] = {}  # arrays by batch and item, until their release
         self._lock = threading.Lock()  # held over ask and filing, so that no report comes before the filing
         self._arenas: dict[int, object] = {}  # what keeps the memory, by address
@@ -194,36 +192,6 @@ class Tier(Uncopied):
         if not 0 <= number < 1 << 64:
             raise ArgumentError("batch", "what an ask returned", batch)
         self._core.cancel(number)
-
-    # ---- who wrote ---------------------------------------------------------------------------------
-
-    @property
-    def manifests(self) -> tuple[Manifest, ...]:
-        """Manifests of those who wrote here, as far as they are known: caches of this process, and :meth:`know`."""
-        return self._manifests
-
-    def know(self, manifest: Manifest) -> None:
-        """Tell who wrote records that lie here: a process before this one, or another host.
-
-        Then a cache whose spec cannot read them says why (``metrics().tier_skew``, ``tier_skew="refuse"``). Records are
-        told apart without it.
-
-        Parameters
-        ----------
-        manifest : Manifest
-            Such as :meth:`Manifest.from_bytes <hybridkv.formats.Manifest.from_bytes>` of what the writer kept of
-            ``cache.manifest``. At most 64 are known at a time; the one that came first goes.
-
-        Raises
-        ------
-        ArgumentError
-            No Manifest.
-        """
-        if not isinstance(manifest, Manifest):
-            raise ArgumentError("manifest", "a Manifest", type(manifest).__name__)
-        with self._lock:
-            if manifest not in self._manifests:
-                self._manifests = (*self._manifests, manifest)[-_MOST_MANIFESTS:]
 
     # ---- memory that stays -------------------------------------------------------------------------
 
