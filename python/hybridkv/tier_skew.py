@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from hybridkv.errors import ArgumentError, TierError
 from hybridkv.formats.manifest import Manifest
-from hybridkv.formats.negotiation import Refusal, negotiate
+from hybridkv.formats.negotiation import Agreement, Refusal, negotiate
+from hybridkv.formats.severity import COSMETIC
 from hybridkv.kinds import Check, Outcome, StateKind
 from hybridkv.tiers.records import Answer, RecordKey, RecordKind
 
@@ -25,6 +26,8 @@ MODES = ("apart", "refuse")
 
 UNKNOWN = "unknown writer"
 """Stands for records of another format whose writer's manifest nobody has told the tier."""
+
+_Answer = Agreement | Refusal
 
 _OTHER_KEYS = ("identity", "unit_tokens", "key_profile")
 
@@ -51,7 +54,7 @@ class TierSkew:
         self._counts: Counter[str] = Counter()
         self._own: Manifest | None = None
         self._tier: Tier | None = None
-        self._met: tuple[tuple[Manifest, ...], tuple[tuple[Manifest, Refusal], ...]] = ((), ())  # replaced as one
+        self._met: tuple[tuple[Manifest, ...], tuple[tuple[Manifest, _Answer], ...]] = ((), ())  # replaced as one
 
     def meet(self, own: Manifest, tier: Tier) -> None:
         """Negotiate with everybody who is known to have written into a tier.
@@ -59,16 +62,18 @@ class TierSkew:
         Raises
         ------
         TierError
-            Mode "refuse", and a writer whose records cannot be read; nothing has changed.
+            Mode "refuse", and a writer whose records cannot be read as they are, which a restore does: ``differences``
+            has all of them, ``plans`` the conversions by group where they would do. Nothing has changed.
         """
         self._own, self._tier = own, tier
         if self._mode != "refuse":
             return
         for writer in tier.manifests:
             told = negotiate(own, writer)
-            if isinstance(told, Refusal):
-                expected = "a tier whose writers this spec can read"
-                raise TierError("tier", expected, str(told), differences=told.differences)
+            if isinstance(told, Refusal) or not told.exact:
+                expected = "a tier whose writers' records can be read as they are"
+                plans = {} if isinstance(told, Refusal) else told.conversions
+                raise TierError("tier", expected, _because(told), differences=told.differences, plans=plans)
 
     def note(self, verdict: Verdict) -> None:
         """Count a look-up that found nothing to use, where other records in the tier may be why."""
@@ -90,7 +95,7 @@ class TierSkew:
     def _other_keys(self) -> list[str]:
         """Return the fields by which keys of known writers are never keys of this cache."""
         found = []
-        for _, told in self._refused():
+        for _, told in self._apart():
             found += [d.where for d in told.differences if d.reason and d.field.partition(".")[0] in _OTHER_KEYS]
         return sorted(set(found))
 
@@ -105,20 +110,34 @@ class TierSkew:
         if last >= len(verdict._keys):
             return [UNKNOWN]
         digest = verdict._keys[last : last + 1].digests[0].tobytes()
-        for writer, told in self._refused():
+        for writer, told in self._apart():
             for form, kind in zip(writer.records, RecordKind, strict=True):
                 if tier.look(RecordKey(digest, form, kind)).answer is Answer.HERE:
-                    return [told.because]
+                    return [_decisive(told)]
         return [UNKNOWN]
 
-    def _refused(self) -> tuple[tuple[Manifest, Refusal], ...]:
-        """Return the known writers whose records are not ours, with what stands in the way."""
+    def _apart(self) -> tuple[tuple[Manifest, _Answer], ...]:
+        """Return the known writers whose records are not ours, with what differs."""
         if self._own is None or self._tier is None:
             return ()
-        known, refused = self._met
+        known, apart = self._met
         if known is not self._tier.manifests:
             own, known = self._own, self._tier.manifests
-            answers = [(writer, negotiate(own, writer)) for writer in known if writer != own]
-            refused = tuple((writer, told) for writer, told in answers if isinstance(told, Refusal))
-            self._met = (known, refused)
-        return refused
+            others = [writer for writer in known if _names(writer) != _names(own)]
+            answers = ((writer, negotiate(own, writer)) for writer in others)
+            apart = tuple((writer, told) for writer, told in answers if told.differences)
+            self._met = (known, apart)
+        return apart
+
+
+def _names(writer: Manifest) -> tuple[object, ...]:
+    """Return what decides under which names records of a writer are found."""
+    return writer.records, writer.identity, writer.unit_tokens, writer.key_profile
+
+
+def _decisive(told: _Answer) -> str:
+    return next((d.where for d in told.differences if d.severity != COSMETIC), UNKNOWN)
+
+
+def _because(told: _Answer) -> str:
+    return "; ".join(map(str, told.differences))

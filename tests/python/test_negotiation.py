@@ -248,6 +248,29 @@ def test_no_byte_of_a_manifest_makes_anything_else(data: st.DataObject) -> None:
     negotiate(own_manifest(), again)
 
 
+@pytest.mark.soak
+def test_a_million_broken_manifests() -> None:
+    """Bytes changed, dropped and repeated, a million times: a manifest or a typed error, and never anything else."""
+    good = np.frombuffer(own_manifest().to_bytes(), np.uint8)
+    random = np.random.default_rng()
+    seed = int(random.integers(2**32))
+    random = np.random.default_rng(seed)
+    refusals = 0
+    for _ in range(1_000_000):
+        bad = good.copy()
+        at = random.integers(0, len(bad), random.integers(1, 4))
+        bad[at] = random.integers(32, 127, len(at)) if random.random() < 0.9 else random.integers(0, 256, len(at))
+        first, last = np.sort(random.integers(0, len(bad), 2)) if random.random() < 0.2 else (0, len(bad))
+        data = bad[first:last].tobytes() * int(random.integers(1, 3))
+        try:
+            Manifest.from_bytes(data)
+        except hk.SpecError:
+            refusals += 1
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {data!r}") from error
+    assert refusals > 500_000
+
+
 # ---- bind ----------------------------------------------------------------------------------------
 
 
@@ -346,6 +369,26 @@ def test_two_versions_on_one_disk_keep_apart_and_say_what_it_costs(tmp_path: Any
         third.cache.match_at(third.keys, 48)
         assert third.cache.metrics().tier_skew == {"unknown writer": 1, "groups['kv'].format.theta": 1}
         assert "theta" in repr(third.cache.metrics())
+
+
+def test_a_restore_converts_nothing() -> None:
+    """Records that a conversion would make ours are not read by a restore: told by their field, or refused."""
+    padded, packed = (REGISTRY[name].paged(16) for name in ("indexer_fp8_padded", "indexer_fp8"))
+
+    def described(made: Any) -> hk.CacheSpec:
+        group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, format=made)
+        return hk.CacheSpec(16, [group])
+
+    assert isinstance(told(described(packed), described(padded)), Agreement)
+    with hk.MemoryTier(1 << 20) as tier:
+        with Side(described(padded), tier) as old:
+            old.write(1)
+        with pytest.raises(hk.TierError, match="page_stride") as caught:
+            Side(described(packed), tier, tier_skew="refuse")
+        assert list(caught.value.plans) == ["kv"]  # type: ignore[attr-defined]
+        with Side(described(packed), tier) as new:
+            assert new.cache.match(new.keys).outcome is hk.Outcome.FALSE_HIT
+            assert new.cache.metrics().tier_skew == {"groups['kv'].format.page_stride": 1}
 
 
 def test_zero_hits_because_of_the_identity() -> None:

@@ -151,7 +151,7 @@ ROWS = (
     ),
     _rows(
         "indexer_fp8_page8", "indexer_fp8", "float8_e4m3", 132,
-        "the same rows by eights: the same channels of eight rows lie together",
+        "the same rows, interleaved by eights inside a page",
         "preshuffled page layouts", scale="float32", tile=128, scale_floor=1e-4, row_order="page8", **_INDEXER,
     ),
     _rows(

@@ -298,9 +298,11 @@ def _parsed(data: object) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise SpecError("manifest", "every name once", next(n for n, _ in pairs if [p[0] for p in pairs].count(n) > 1))
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise SpecError("manifest", "every name once", name)
+        found[name] = value
     return found
 
 
