@@ -19,7 +19,7 @@ ISSUE = (
 CHANGE = Bug(
     "whatever can be converted is exact",
     "",
-    "python/hybridkv/formats.py",
+    "python/hybridkv/formats/kv_format.py",
     "return Compatibility.CONVERTIBLE if CONVERTIBLE in severities else Compatibility.EXACT",
     "return Compatibility.EXACT",
     "tests/python/test_formats.py",

@@ -55,6 +55,9 @@ class HybridCache(CacheView, Tiered):
     tier_writes : {"none", "through", "back"}, optional
         Store prefixes in the tier without being asked: never; when a fill is published whole or a ticket is closed; or,
         in :meth:`poll`, once pages are short, those first that were written longest ago.
+    tier_skew : {"apart", "refuse"}, optional
+        What to do where the tier knows a manifest of another writer whose records this spec cannot read as they are:
+        keep apart, and count what was lost by it (``metrics().tier_skew``), or refuse to be made with it.
     staging_bytes : int, optional
         Page-locked host memory in which pages of pools on a CUDA device stop over on their way to the tier and back;
         more only for a record that is larger. Taken when such a pool is bound, given back with the cache. Default:
@@ -69,6 +72,8 @@ class HybridCache(CacheView, Tiered):
     ------
     ArgumentError
         Naming the field.
+    TierError
+        ``tier_skew="refuse"`` and such a writer: ``differences`` has all of them.
 
     Notes
     -----
@@ -156,6 +161,8 @@ class HybridCache(CacheView, Tiered):
         )
         if verdict._held is not None:
             verdict.lease = Lease(verdict._held, self, listed, mode, era)
+        elif self.tier is not None:
+            self._skew.note(verdict)
         return verdict
 
     def match_at(
@@ -209,6 +216,8 @@ class HybridCache(CacheView, Tiered):
         )
         if verdict._held is not None:
             verdict.lease = Lease(verdict._held, self, listed, mode, era)
+        elif self.tier is not None:
+            self._skew.note(verdict)
         return verdict
 
     # -- whole prefixes ----------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from hybridkv.cost import CostModel
 from hybridkv.declared import GroupSelection, described, format_list, group_index, page_counts, selection
 from hybridkv.deferred import Deferred
 from hybridkv.errors import ArgumentError, Busy, Closed
-from hybridkv.formats import KvFormat
+from hybridkv.formats import KvFormat, Manifest
+from hybridkv.formats.negotiation import check_pool
 from hybridkv.graph.eager import EagerCounts
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Holders
@@ -31,9 +32,9 @@ from hybridkv.identity_change import Era
 from hybridkv.keys import BlockKeys
 from hybridkv.pool_arenas import PoolArenas
 from hybridkv.pools import pool_arrays
-from hybridkv.record_formats import identity_fingerprint, record_formats
 from hybridkv.spec import CacheSpec
 from hybridkv.stream_capture import refuse_capture
+from hybridkv.tier_skew import TierSkew
 from hybridkv.tier_writes import TierWrites
 from hybridkv.tiers import Tier
 
@@ -56,6 +57,7 @@ class CacheBase(Uncopied):
         eviction: str = "usability",
         tier: Tier | None = None,
         tier_writes: str = "none",
+        tier_skew: str = "apart",
         staging_bytes: int = 128 << 20,
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -101,17 +103,29 @@ class CacheBase(Uncopied):
         if tier is not None and not isinstance(tier, Tier):
             raise ArgumentError("tier", "a Tier", type(tier).__name__)
         self.cost = cost
+        self._skew = TierSkew(tier_skew)
         if tier is not None:
+            own = Manifest.of(spec)
+            self._skew.meet(own, tier)
             tier._lend(self)
-            names = (*record_formats(spec), identity_fingerprint(spec.identity))
-            _core.attach_tier(self._core, tier._core, *names, staging)
+            try:
+                tier.know(own)
+            except BaseException:  # its file of manifests cannot be written
+                tier._take_back(self)
+                raise
+            _core.attach_tier(self._core, tier._core, *own.records, own.identity, staging)
             self._arenas = PoolArenas(tier)
             weakref.finalize(self, self._arenas.unbound).atexit = False
 
     # -- pools -------------------------------------------------------------------------------------
 
     def bind(
-        self, group: str, arrays: object, *, kernel: str | KernelNeeds | Iterable[str | KernelNeeds] | None = None
+        self,
+        group: str,
+        arrays: object,
+        *,
+        kernel: str | KernelNeeds | Iterable[str | KernelNeeds] | None = None,
+        format: KvFormat | None = None,
     ) -> None:
         """Tell where a group's pool lies.
 
@@ -125,9 +139,15 @@ class CacheBase(Uncopied):
         kernel : str, KernelNeeds, or a sequence of these, optional
             What will read this pool beside the kernels that the group names: names in ``hk.alignment.KERNELS``, or
             needs of one's own.
+        format : KvFormat, optional
+            What the kernels that use this memory read and write. It must be the format of the group; where pages lie
+            (``page_stride``, ``alignment``) is read off the arrays instead. Default: not declared, and not compared.
 
         Raises
         ------
+        SpecError
+            ``format`` is not the group's: ``differences`` has every field, ``plan`` the conversion through another
+            pool (:func:`hybridkv.ops.convert`), where there is one.
         ArgumentError
             Unknown group or kernel, a kernel that cannot read what the group declares, an array that cannot hold the
             pages, or bytes of a page that are not in one piece.
@@ -147,6 +167,8 @@ class CacheBase(Uncopied):
         self._check_deciding()
         index = self._group_index(group)
         described = self.spec.groups[index]
+        if format is not None:
+            check_pool(described, format)
         made = pool_arrays(described, described.total_page_bytes, arrays, self.pages[group])
         if self._core.census(index)["free"] != self.pages[group]:
             raise Busy("group", "a pool without pages handed out", group)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from hybridkv.cache_base import CacheBase
+from hybridkv.formats import Manifest
 from hybridkv.holders import Holder, Leak
 from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_count
 from hybridkv.keys import BlockKeys
@@ -62,6 +63,11 @@ class CacheView(CacheBase):
         seen = self.inspect(keys)
         return {g.name: form_spans(g, seen[g.name], keys.tokens) for g in self.spec.groups}
 
+    @property
+    def manifest(self) -> Manifest:
+        """What this cache declares, for :func:`hybridkv.formats.negotiate`, a handshake, or :meth:`Tier.know`."""
+        return Manifest.of(self.spec)
+
     def metrics(self) -> Metrics:
         """Return the counters.
 
@@ -69,7 +75,7 @@ class CacheView(CacheBase):
         -------
         Metrics
         """
-        return read_metrics(self._core, self._index, self._eager_counts.read())
+        return read_metrics(self._core, self._index, self._eager_counts.read(), self._skew.counts())
 
     def verify(self) -> bool:
         """Compare the five derived state bitmaps with the words they are derived from.

@@ -104,6 +104,11 @@ class Metrics:
         Pages loaded from the tier and stored in it, by the kind of their group.
     load_failures, store_failures : mapping of str to int
         Records that could not be loaded or stored, by status ("corrupt", "miss", "timeout", ...).
+    tier_skew : mapping of str to int
+        Look-ups that found nothing to use, by what the tier's records have that this cache's have not: the field that
+        differs, as "groups['swa'].format.theta", where the writer's manifest is known to the tier
+        (:meth:`Tier.know <hybridkv.Tier.know>`), else "unknown writer". Under "identity.weights" and the like, which
+        change every key, stand all misses beside a writer of such a manifest: whether it had the prefix cannot be told.
     pages : mapping of str to PageCounts
         By group.
     states : mapping of StateKind to int
@@ -145,6 +150,7 @@ class Metrics:
     offloads: Mapping[StateKind, MovedCounts]
     load_failures: Mapping[str, int]
     store_failures: Mapping[str, int]
+    tier_skew: Mapping[str, int]
     pages: Mapping[str, PageCounts]
     states: Mapping[StateKind, int]
 
@@ -194,8 +200,13 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def read_metrics(core: _core.Cache, groups: Mapping[str, int], routed: Mapping[str, int]) -> Metrics:
-    """Read the counters of the core's cache; `groups` numbers its groups; `routed` is what was eager beside it."""
+def read_metrics(
+    core: _core.Cache, groups: Mapping[str, int], routed: Mapping[str, int], tier_skew: Mapping[str, int]
+) -> Metrics:
+    """Read the counters of the core's cache.
+
+    ``groups`` numbers its groups by name; ``routed`` is what was eager beside it, ``tier_skew`` is passed on.
+    """
     raw = core.counters()
     raw["false_hits"] = _by_check_and_kind(raw["false_hits"])
     raw["lost_tokens"] = _by_check_and_kind(raw["lost_tokens"])
@@ -209,7 +220,7 @@ def read_metrics(core: _core.Cache, groups: Mapping[str, int], routed: Mapping[s
         raw[failures] = {TierStatus(i).name.lower(): n for i, n in enumerate(raw[failures]) if n}
     pages = {name: PageCounts(**core.census(index)) for name, index in groups.items()}
     states = {StateKind(kind): count for kind, count in enumerate(core.states())}
-    return Metrics(pages=pages, states=states, **raw)
+    return Metrics(pages=pages, states=states, tier_skew=tier_skew, **raw)
 
 
 def _by_check_and_kind(flat: list[int]) -> dict[Check, dict[StateKind, int]]:

@@ -14,13 +14,14 @@ from hybridkv import _core
 from hybridkv.alignment.checks import told
 from hybridkv.cost import Choice
 from hybridkv.errors import ArgumentError
-from hybridkv.formats import Compatibility, KvFormat, compatible
+from hybridkv.formats import Compatibility, KvFormat, Relation, relation
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
     from hybridkv.keys import BlockKeys
     from hybridkv.lease import Lease
+    from hybridkv.reference.conversion_plan import ConversionPlan
 
 
 class Why(NamedTuple):
@@ -62,6 +63,9 @@ class Plan:
         there is nothing to restore.
     conversions : tuple
         (group, block) whose bytes are of a convertible format.
+    converter : ConversionPlan or None
+        Of ``conversions``: how :func:`hybridkv.ops.convert` makes the reader's rows of them. None where nothing here
+        does, so that whoever knows both arrangements has to.
     replay : mapping of str to (int, int)
         For each rebuildable group that is missing: the tokens [from, t) to compute again for it. They start
         together, where the first of them has to. Queries of the replay read rows of every window and chunk from
@@ -85,6 +89,7 @@ class Plan:
     exact: bool = True
     restore_tokens: int = 0
     choice: Choice | None = field(default=None, repr=False, compare=False)
+    converter: ConversionPlan | None = field(default=None, repr=False, compare=False)
     _keys: BlockKeys | None = field(default=None, repr=False, compare=False)
     _cache: object = field(default=None, repr=False, compare=False)
 
@@ -164,7 +169,7 @@ class Verdict(_core.Verdict):
         ``plan.choice`` tells.
         """
         why = self.why
-        if why is not None and why.check is Check.ABI and why.kind is not StateKind.DISK and self._convertible(why):
+        if self._conversion(why) is not None:
             return Remedy.CONVERT
         remedy = Remedy(self._remedy)
         if remedy is Remedy.RESTORE and self._best_restore() == 0:
@@ -177,13 +182,13 @@ class Verdict(_core.Verdict):
         names = [group.name for group in self._cache.spec.groups]
         replay = {names[group]: (start, self.usable_tokens) for group, start in self._replay}
         why = self.why
-        named = () if why is None else ((why.group, why.block),)
-        remedy = self.remedy
+        conversion = self._conversion(why)
         restore = self._best_restore()
         loads = _core.restore_loads(self._cache._core, self._keys._core, restore) if restore else ()
         return Plan(
             loads=tuple((names[group], block) for group, block in loads),
-            conversions=named if remedy is Remedy.CONVERT else (),
+            conversions=() if why is None or conversion is None else ((why.group, why.block),),
+            converter=None if conversion is None else conversion.plan,
             replay=replay,
             resume_tokens=self._resume_tokens,
             exact=True,
@@ -220,14 +225,18 @@ class Verdict(_core.Verdict):
         chosen = self._choice.candidate.tokens
         return chosen if chosen > self.usable_tokens else 0
 
-    def _convertible(self, why: Why) -> bool:
+    def _conversion(self, why: Why | None) -> Relation | None:
+        """Return how the page that was lost to another format becomes the reader's; None where it does not."""
+        raw = self._why
+        if why is None or raw is None or why.check is not Check.ABI or why.kind is StateKind.DISK:
+            return None
         group = self._cache.spec.groups[self._cache._group_index(why.group)]
         reader = (self._formats or {}).get(why.group, group.format)
-        raw = self._why
-        writer = None if raw is None else self._cache._known_formats.get(self._cache._core.format(raw[5]))
+        writer = self._cache._known_formats.get(self._cache._core.format(raw[5]))
         if reader is None or writer is None:
-            return False
-        return compatible(reader, writer) is Compatibility.CONVERTIBLE
+            return None
+        told = relation(reader, writer)
+        return told if told.compatibility is Compatibility.CONVERTIBLE else None
 
     def __repr__(self) -> str:
         return (

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hybridkv.coverage import Chunk, Coverage, Prefix, Window
-from hybridkv.formats import KvFormat
+from hybridkv.formats import REGISTRY, KvFormat
 from hybridkv.group import CacheGroup
 from hybridkv.kinds import StateKind
 from hybridkv.models.reader import ELEMENT_BYTES, FULL, ConfigReader
@@ -28,10 +29,9 @@ def key_value_format(config: ConfigReader, dtype: str, layer_type: str) -> KvFor
     """Return the format of rows that hold the keys, then the values of all heads of one token."""
     heads = config.optional_positive("num_key_value_heads") or config.positive("num_attention_heads")
     theta, yarn = rotation(config, layer_type)
-    return KvFormat(
-        "kv_heads",
-        dtype,
-        position_convention="absolute",
+    return replace(
+        REGISTRY["kv_heads"].declare("position_convention"),
+        dtype=dtype,
         row_bytes=2 * heads * head_dim(config) * ELEMENT_BYTES[dtype],
         ratio=1,
         theta=theta,

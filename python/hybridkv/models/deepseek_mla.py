@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hybridkv.coverage import Prefix
-from hybridkv.formats import KvFormat
+from hybridkv.formats import REGISTRY, KvFormat
 from hybridkv.group import CacheGroup
 from hybridkv.kinds import StateKind
 from hybridkv.models.attention import rows_group
 from hybridkv.models.reader import ELEMENT_BYTES, FULL, ConfigReader
 from hybridkv.models.rotary import rotation
 
-PUBLISHED_FP8 = (512, 64, 128)
+ROWS, INDEXER = REGISTRY["fp8_ds_mla_v32"], REGISTRY["indexer_fp8"]
+LATENT_WIDTH = (ROWS.format.head_dim or 0) - (ROWS.format.rope_dims or 0)
+PUBLISHED_FP8 = (LATENT_WIDTH, ROWS.format.rope_dims, INDEXER.format.head_dim)
 """Latent, rotary and indexer widths of the published FP8 rows of V3.2: 656 and 132 bytes."""
-
-LATENT_TILE = 128
-INDEX_TILE = 128
 
 
 def groups(config: ConfigReader, unit_tokens: int, dtype: str) -> list[CacheGroup]:
@@ -39,7 +40,7 @@ def groups_with_indexer(config: ConfigReader, unit_tokens: int, dtype: str) -> l
 
 
 def indexer_format(dtype: str, width: int, ratio: int, theta: float | None, yarn: dict[str, object] | None) -> KvFormat:
-    """Return the format of rows of indexer keys; in FP8 a 4-byte scale follows each tile of 128.
+    """Return the format of rows of indexer keys; in FP8 the published ones, of 128 elements.
 
     Parameters
     ----------
@@ -57,16 +58,7 @@ def indexer_format(dtype: str, width: int, ratio: int, theta: float | None, yarn
     if dtype != "fp8":
         size = width * ELEMENT_BYTES[dtype]
         return KvFormat("indexer_rows", dtype, row_bytes=size, ratio=ratio, theta=theta, yarn=yarn)
-    return KvFormat(
-        "indexer_fp8",
-        "float8_e4m3",
-        scale="float32",
-        tile=INDEX_TILE,
-        row_bytes=width + 4 * (width // INDEX_TILE),
-        ratio=ratio,
-        theta=theta,
-        yarn=yarn,
-    )
+    return replace(INDEXER.declare("scale", "tile", "row_bytes"), ratio=ratio, theta=theta, yarn=yarn)
 
 
 def indexer_group(leader: str, layers: list[int], row_format: KvFormat, unit_tokens: int) -> CacheGroup:
@@ -98,15 +90,5 @@ def _latent_format(config: ConfigReader, dtype: str) -> KvFormat:
     if dtype != "fp8":
         size = (latent + rope) * ELEMENT_BYTES[dtype]
         return KvFormat("mla_rows", dtype, row_bytes=size, ratio=1, rope_dims=rope, theta=theta, yarn=yarn)
-    return KvFormat(
-        "fp8_ds_mla",
-        "float8_e4m3",
-        scale="float32",
-        tile=LATENT_TILE,
-        scale_placement="inline",
-        row_bytes=latent + 4 * (latent // LATENT_TILE) + 2 * rope,
-        ratio=1,
-        rope_dims=rope,
-        theta=theta,
-        yarn=yarn,
-    )
+    published = ROWS.declare("scale", "tile", "scale_placement", "row_bytes", "rope_dims")
+    return replace(published, ratio=1, theta=theta, yarn=yarn)

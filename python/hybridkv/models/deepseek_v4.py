@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from hybridkv.coverage import SIZE_LIMIT, Checkpoint, Coverage, Prefix, Window
 from hybridkv.errors import SpecError
-from hybridkv.formats import KvFormat
+from hybridkv.formats import REGISTRY, KvFormat
 from hybridkv.group import MOST_LAYERS, CacheGroup
 from hybridkv.kinds import StateKind
 from hybridkv.models.attention import agreed, rows_group
@@ -40,12 +40,12 @@ TYPE_OF_RATIO = {0: SLIDING, 4: CSA, 128: HCA}
 RATES = {CSA: 4, HCA: 128}
 """What ``compress_ratios`` implies."""
 
-PUBLISHED_FP8 = (512, 64, 128)
+ROWS, INDEXER = REGISTRY["fp8_ds_mla_v4"], REGISTRY["indexer_fp8"]
+PUBLISHED_FP8 = (ROWS.format.head_dim, ROWS.format.rope_dims, INDEXER.format.head_dim)
 """Head, rotary and indexer widths of the published FP8 rows: 584 and 132 bytes."""
 
-STATE_BYTES = ELEMENT_BYTES["float32"]
-TILE = 64
-FOOTER_STEP = 8
+STATE = REGISTRY["rows_in_position_order"].declare("state_format", "bias_added")
+STATE_BYTES = ELEMENT_BYTES[STATE.dtype]
 
 
 def groups(config: ConfigReader, unit_tokens: int, dtype: str) -> list[CacheGroup]:
@@ -185,16 +185,7 @@ def _history_format(config: ConfigReader, dtype: str, width: int) -> KvFormat:
     if dtype != "fp8":
         size = width * ELEMENT_BYTES[dtype]
         return KvFormat("mla_rows", dtype, row_bytes=size, **common)  # type: ignore[arg-type]
-    scales = -(-((width - rope) // TILE) // FOOTER_STEP) * FOOTER_STEP
-    return KvFormat(
-        "fp8_ds_mla",
-        "float8_e4m3",
-        scale="ue8m0",
-        tile=TILE,
-        scale_placement="page_footer",
-        row_bytes=width - rope + 2 * rope + scales,
-        **common,  # type: ignore[arg-type]
-    )
+    return replace(ROWS.declare("scale", "tile", "scale_placement", "row_bytes"), **common)  # type: ignore[arg-type]
 
 
 def _entry_rotation(config: ConfigReader) -> tuple[float | None, dict[str, object] | None]:
@@ -215,8 +206,7 @@ def _entries(name: str, coverage: Coverage, layers: list[int], row_format: KvFor
     rows = group.rows_per_page or 1
     placed = replace(row_format, page_rows=rows)
     if row_format.scale_placement == "page_footer":
-        data_bytes = (row_format.row_bytes or 0) - FOOTER_STEP
-        placed = replace(placed, footer_offset=rows * data_bytes)
+        placed = replace(placed, footer_offset=ROWS.paged(rows).footer_offset)
     return replace(group, format=placed)
 
 
@@ -233,15 +223,7 @@ def _state(
         row_bytes=row_bytes,
         rows_per_page=rows,
         parts={member: len(layers) * rows * n * STATE_BYTES for member, n in members.items()},
-        format=KvFormat(
-            "compressor_rows",
-            "float32",
-            state_format="position_order",
-            bias_added=True,
-            overlap=overlap,
-            ring_rows=rows,
-            row_bytes=row_bytes,
-        ),
+        format=replace(STATE, overlap=overlap, ring_rows=rows, row_bytes=row_bytes),
         layers=layers,
     )
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from hybridkv import _core
 from hybridkv.arguments import integer, members
 from hybridkv.errors import ArgumentError, Busy, Closed
-from hybridkv.handles import Uncopied
 from hybridkv.pools import array_facts, dense_strides
+from hybridkv.tiers.known_writers import KnownWriters
 from hybridkv.tiers.records import (
     Answer,
     Damage,
@@ -42,7 +42,7 @@ _Bytes = npt.NDArray[np.uint8]
 _CorePart = tuple[_Bytes, int, int, int, int]
 
 
-class Tier(Uncopied):
+class Tier(KnownWriters):
     """What every tier can do. :class:`MemoryTier` is one; derive from :class:`TierAdapter` for one of your own.
 
     Asks are batches and return at once with the number of the batch; each item is answered by a :class:`Report`,
@@ -73,6 +73,7 @@ class Tier(Uncopied):
     name = "tier"
 
     def __init__(self, core: _core.Tier, most_items: int) -> None:
+        super().__init__()
         self._core = core
         self._most_items = most_items
         self._user: weakref.ref[object] | None = None  # the cache that has it for itself

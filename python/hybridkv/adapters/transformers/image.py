@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -339,7 +339,7 @@ def _sealed_parts(
 def _digest(
     position: int, batch: int, prefixes: tuple[bytes, ...], producer: Producer, parts: tuple[StatePart, ...]
 ) -> bytes:
-    formats = {group: asdict(made) for group, made in {part.group: part.format for part in parts}.items()}
+    formats = {group: made.listed() for group, made in {part.group: part.format for part in parts}.items()}
     told = [(p.group, p.part, p.layer, p.path, p.position, p.checksum, p.format.fingerprint) for p in parts]
     return framed_digest(
         "hybridkv.image",

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a look-up found nothing in a tier that is not empty: which writer's records are there, and what differs.
+
+Thread safety: any thread may call; `meet` once, before the others. Counting takes a lock, on the way of look-ups alone
+that found nothing to use beside records that this cache cannot read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hybridkv.errors import ArgumentError, TierError
+from hybridkv.formats.manifest import Manifest
+from hybridkv.formats.negotiation import Agreement, Refusal, negotiate
+from hybridkv.formats.severity import COSMETIC
+from hybridkv.kinds import Check, Outcome, StateKind
+from hybridkv.tiers.records import Answer, RecordKey, RecordKind
+
+if TYPE_CHECKING:
+    from hybridkv.tiers import Tier
+    from hybridkv.verdict import Verdict
+
+MODES = ("apart", "refuse")
+
+UNKNOWN = "unknown writer"
+"""Stands for records of another format whose writer's manifest nobody has told the tier."""
+
+_Answer = Agreement | Refusal
+
+_OTHER_KEYS = ("identity", "unit_tokens", "key_profile")
+
+
+class TierSkew:
+    """Counts look-ups that other formats or identities cost, by the field that differs.
+
+    Parameters
+    ----------
+    mode : {"apart", "refuse"}
+        As ``HybridCache(tier_skew=)``.
+
+    Raises
+    ------
+    ArgumentError
+        No such mode.
+    """
+
+    def __init__(self, mode: str) -> None:
+        if mode not in MODES:
+            raise ArgumentError("tier_skew", f"one of {list(MODES)}", mode)
+        self._mode = mode
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._own: Manifest | None = None
+        self._tier: Tier | None = None
+        self._met: tuple[tuple[Manifest, ...], tuple[tuple[Manifest, _Answer], ...]] = ((), ())  # replaced as one
+
+    def meet(self, own: Manifest, tier: Tier) -> None:
+        """Negotiate with everybody who is known to have written into a tier.
+
+        Raises
+        ------
+        TierError
+            Mode "refuse", and a writer whose records cannot be read as they are, which a restore does: ``differences``
+            has all of them, ``plans`` the conversions by group where they would do. Nothing has changed.
+        """
+        self._own, self._tier = own, tier
+        if self._mode != "refuse":
+            return
+        for writer in tier.manifests:
+            told = negotiate(own, writer)
+            if isinstance(told, Refusal) or not told.exact:
+                expected = "a tier whose writers' records can be read as they are"
+                plans = {} if isinstance(told, Refusal) else told.conversions
+                raise TierError("tier", expected, _because(told), differences=told.differences, plans=plans)
+
+    def note(self, verdict: Verdict) -> None:
+        """Count a look-up that found nothing to use, where other records in the tier may be why."""
+        if verdict._outcome == Outcome.MISS:
+            causes = self._other_keys()
+        else:
+            why = verdict.why
+            foreign = why is not None and why.check is Check.ABI and why.kind is StateKind.DISK
+            causes = self._writers_of(verdict) if foreign else []
+        if causes:
+            with self._lock:
+                self._counts.update(causes)
+
+    def counts(self) -> dict[str, int]:
+        """Return look-ups by what differs."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _other_keys(self) -> list[str]:
+        """Return the fields by which keys of known writers are never keys of this cache."""
+        found = []
+        for _, told in self._apart():
+            found += [d.where for d in told.differences if d.reason and d.field.partition(".")[0] in _OTHER_KEYS]
+        return sorted(set(found))
+
+    def _writers_of(self, verdict: Verdict) -> list[str]:
+        """Return what differs in the records that lie where this look-up failed, where their writer is known."""
+        why, tier = verdict.why, self._tier
+        if why is None or tier is None:
+            return []
+        group = verdict._cache.spec.group(why.group)
+        unit = verdict._cache.spec.unit_tokens
+        last = (why.block + 1) * (group.block_tokens or unit) // unit - 1
+        if last >= len(verdict._keys):
+            return [UNKNOWN]
+        digest = verdict._keys[last : last + 1].digests[0].tobytes()
+        for writer, told in self._apart():
+            for form, kind in zip(writer.records, RecordKind, strict=True):
+                if tier.look(RecordKey(digest, form, kind)).answer is Answer.HERE:
+                    return [_decisive(told)]
+        return [UNKNOWN]
+
+    def _apart(self) -> tuple[tuple[Manifest, _Answer], ...]:
+        """Return the known writers whose records are not ours, with what differs."""
+        if self._own is None or self._tier is None:
+            return ()
+        known, apart = self._met
+        if known is not self._tier.manifests:
+            own, known = self._own, self._tier.manifests
+            others = [writer for writer in known if _names(writer) != _names(own)]
+            answers = ((writer, negotiate(own, writer)) for writer in others)
+            apart = tuple((writer, told) for writer, told in answers if told.differences)
+            self._met = (known, apart)
+        return apart
+
+
+def _names(writer: Manifest) -> tuple[object, ...]:
+    """Return what decides under which names records of a writer are found."""
+    return writer.records, writer.identity, writer.unit_tokens, writer.key_profile
+
+
+def _decisive(told: _Answer) -> str:
+    return next((d.where for d in told.differences if d.severity != COSMETIC), UNKNOWN)
+
+
+def _because(told: _Answer) -> str:
+    return "; ".join(map(str, told.differences))
