@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -120,28 +119,6 @@ def test_a_second_asker_waits_for_the_first() -> None:
         writer.expect_idle()
         writer.cache.close()
         slow.close()
-
-
-@pytest.mark.parametrize("how", ["publish", "abort"])
-def test_a_restore_that_waits_for_another_looks_at_its_events(how: str) -> None:
-    with hk.MemoryTier(MIB) as tier:
-        world = World(tier)
-        keys = world.keys(8)
-        world.write(keys)
-        world.cache.offload(keys).result(10)
-        world.forget(keys)
-        plan = world.cache.match(keys, limit=9).plan
-        fill = world.cache.reserve(keys, groups={"kv": [1]})
-        back = world.cache.restore(plan)
-        passed: list[bool] = []
-        fill_ends = fill.publish if how == "publish" else fill.abort
-        fill_ends(after=SimpleNamespace(query=lambda: bool(passed)))
-        assert not back.done()
-        passed.append(True)
-        result = back.result(5)
-        assert result.ok == (how == "publish") and result.elsewhere == 1
-        assert result.status is (TierStatus.OK if how == "publish" else TierStatus.BUSY)
-        world.cache.close()
 
 
 def test_prefetch_counts_no_look_up_and_finds_nothing_where_nothing_is() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,28 @@ def test_a_conversation_that_goes_on_is_stored_by_second_touch_up_to_where_it_we
             world.cache.flush(10)
         world.forget(keys)
         assert world.cache.restorable(keys).restore_tokens == 22
+        world.cache.close()
+
+
+@pytest.mark.parametrize("how", ["publish", "abort"])
+def test_a_restore_that_waits_for_another_looks_at_its_events(how: str) -> None:
+    with hk.MemoryTier(MIB) as tier:
+        world = World(tier)
+        keys = world.keys(8)
+        world.write(keys)
+        world.cache.offload(keys).result(10)
+        world.forget(keys)
+        plan = world.cache.match(keys, limit=9).plan
+        fill = world.cache.reserve(keys, groups={"kv": [1]})
+        back = world.cache.restore(plan)
+        passed: list[bool] = []
+        fill_ends = fill.publish if how == "publish" else fill.abort
+        fill_ends(after=SimpleNamespace(query=lambda: bool(passed)))
+        assert not back.done()
+        passed.append(True)
+        result = back.result(5)
+        assert result.ok == (how == "publish") and result.elsewhere == 1
+        assert result.status is (TierStatus.OK if how == "publish" else TierStatus.BUSY)
         world.cache.close()
 
 

@@ -108,7 +108,7 @@ BUGS = [
         PYTHON,
         "                self._cache._deferred.apply_due()\n        _core.poll_transfers",
         "                pass\n        _core.poll_transfers",
-        "tests/python/test_transfers.py::test_a_restore_that_waits_for_another_looks_at_its_events",
+        "tests/python/test_transfers_flush.py::test_a_restore_that_waits_for_another_looks_at_its_events",
     ),
     Bug(
         "refused and offered again",
