@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 from hybridkv.errors import ArgumentError
 
 _CHUNK = 1 << 20
-_HEADER_LIMIT = 100_000_000  # bytes, as the safetensors format says
-_JSON_LIMIT = 1 << 26
+_HEADER_LIMIT = 1 << 25  # bytes; the safetensors format says 100 MB, and JSON takes up to 30 times its size in memory
+_JSON_LIMIT = 1 << 25
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "tekken.json", "tiktoken.model",
@@ -296,7 +296,7 @@ def tenant_salt(secret: bytes, tenant: str) -> bytes:
 
 
 def read_json(path: PathLike) -> Any:
-    """Return what a JSON file of at most 64 MiB holds.
+    """Return what a JSON file of at most 32 MiB holds.
 
     Raises
     ------

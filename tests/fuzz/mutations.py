@@ -123,7 +123,7 @@ def _change_list(dice: random.Random, holder: list[Any]) -> None:
     elif how == 1:
         holder.insert(at, copy.deepcopy(holder[at]))
     elif how == 2:
-        holder.extend([holder[at]] * dice.choice((1, 100)))
+        holder.extend([holder[at]] * (1 if isinstance(holder[at], (list, dict)) else 100))  # inputs stay small
     else:
         holder[at] = _near(dice, holder[at])
 

@@ -156,13 +156,22 @@ def _safetensors() -> Any:
     )
 
 
-def _indices() -> Any:
+@contextmanager
+def _indices() -> Iterator[Try]:
     index = _kept("index")
+    header = {"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        for name in index["weight_map"].values():
+            text = text_of({name: header["a"]})
+            (Path(folder) / name).write_bytes(len(text).to_bytes(8, "little") + text + b"1234")
+        path = Path(folder) / "model.safetensors.index.json"
 
-    def read(path: Path) -> None:
-        digests.weights_digest(path.parent)
+        def one(dice: random.Random) -> None:
+            made = text_of(mutated_json(dice, index)) if dice.random() < 0.7 else mutated(dice, [text_of(index)])
+            path.write_bytes(made)
+            digests.weights_digest(folder)
 
-    return _file_try(".safetensors.index.json", [text_of(index)], lambda dice: text_of(mutated_json(dice, index)), read)
+        yield one
 
 
 @contextmanager
@@ -280,7 +289,7 @@ def parsers() -> list[Parser]:
         Parser("settings", "settings of rotary embeddings and quantisation, as files", _settings(), weight=50),
         Parser("trace", "request traces", _traces(), weight=50),
         Parser("safetensors", "headers of weights files", _safetensors()),
-        Parser("index", "indices of weights files", _indices()),
+        Parser("index", "indices of weights files", _indices),
         Parser("array-interface", "array interfaces of token ids", _token_arrays),
         Parser("device-array", "CUDA array interfaces of pools", _device_arrays),
         Parser("media", "media spans", _media),

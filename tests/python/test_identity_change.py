@@ -256,12 +256,16 @@ def test_records_of_before_are_found_by_nobody_and_nothing_held_back_is_stored()
     cache.insert(keys(96))
     assert cache.flush(10).records > 0
     cache.insert(keys(96, start=1000))  # held back
+    pinned = cache.match(keys(97, start=1000)).lease  # its pages stay: they could still be stored
+    assert pinned is not None
     cache.evict(keys(96))
     plan = cache.restorable(keys(97))
     assert plan is not None
     cache.update_identity(NEW, on_change="flush")
     stored = cache.flush(10)
     assert stored.records == 0
+    with pytest.raises(hk.LeaseExpired):
+        pinned.release()
     for call in (
         lambda: cache.restore(plan),
         lambda: cache.restorable(keys(97)),
@@ -342,6 +346,25 @@ def test_what_is_no_update_is_refused() -> None:
 
 
 # -- threads ------------------------------------------------------------------------------------------
+
+
+def test_an_update_waits_for_a_publish_that_is_under_way() -> None:
+    cache = make()
+    mark = object()
+    cache._era.publishing.add(mark)  # as a publish does on its thread, before it looks
+    era, done = cache._era, threading.Event()
+
+    def update() -> None:
+        cache.update_identity(NEW, on_change="flush")
+        done.set()
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    assert not done.wait(0.05)
+    assert era.over, "what publishes next must see it"
+    era.publishing.discard(mark)
+    assert done.wait(10)
+    thread.join()
 
 
 def test_fills_under_way_never_publish_what_they_began_before() -> None:

@@ -244,6 +244,20 @@ HKV_TEST("footer: read back from the end of the region as written; a flipped bit
   EXPECT(!read_footer_trailer(bytes, other));
 }
 
+HKV_TEST("footer: a tombstone removes a block or a boundary; one of anything else is none") {
+  for (int flags = 0; flags < 256; ++flags) {
+    RecordKey removed = block(1);
+    removed.kind = RecordKind::Tombstone;
+    const FooterEntry entry{removed, Key128{}, 1, 1, 1, static_cast<std::uint8_t>(flags), false};
+    std::vector<std::byte> bytes(footer_bytes(1));
+    write_footer(header, {&entry, 1}, bytes);
+    const auto trailer = read_footer_trailer(bytes, header);
+    EXPECT(trailer.has_value());
+    std::vector<FooterEntry> back;
+    EXPECT_EQ(read_footer_entries(bytes, *trailer, header.region_bytes, back), flags == 1 || flags == 2);
+  }
+}
+
 HKV_TEST("names of region files, and what is none") {
   for (const RegionName& name :
        {RegionName{0, 0}, RegionName{123456, 0}, RegionName{7, 12}, RegionName{7, 1048575}}) {
