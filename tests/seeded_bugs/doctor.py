@@ -7,7 +7,7 @@ from seeded_bugs import Bug
 
 ENGINES, DOCUMENTS = "python/hybridkv/doctor/engines.py", "python/hybridkv/doctor/documents.py"
 QUESTIONS, COMPARISON = "python/hybridkv/doctor/questions.py", "python/hybridkv/doctor/comparison.py"
-TEST = "tests/python/test_doctor.py"
+TEST, HOSTS = "tests/python/test_doctor.py", "tests/python/test_doctor_compare.py"
 
 BUGS = [
     Bug(
@@ -56,7 +56,7 @@ BUGS = [
         COMPARISON,
         "    if mine and its and mine != its:\n",
         "    if mine and its and len(mine) != len(its):\n",
-        TEST,
+        HOSTS,
     ),
     Bug(
         "equal size overlooked",
@@ -64,7 +64,7 @@ BUGS = [
         COMPARISON,
         'if there and size is not None and size == its.number("row_bytes"):',
         'if there and size is None and size == its.number("row_bytes"):',
-        TEST,
+        HOSTS,
     ),
     Bug(
         "undeclared formats agree",
@@ -72,7 +72,7 @@ BUGS = [
         COMPARISON,
         "        elif undeclared:\n",
         "        elif undeclared and one is other:\n",
-        TEST,
+        HOSTS,
     ),
     Bug(
         "revisions overlooked",
@@ -80,7 +80,7 @@ BUGS = [
         COMPARISON,
         '        elif one.text("revision") != other.text("revision"):\n',
         '        elif one.text("role") != other.text("role"):\n',
-        TEST,
+        HOSTS,
     ),
     Bug(
         "documents without a bound",
