@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from typing import Any
 
@@ -105,6 +106,7 @@ def test_buckets_are_rows_of_one_memory() -> None:
     for name, array in small.items():
         assert array.shape[0] == 2
         assert array.__array_interface__["data"] == large[name].__array_interface__["data"]
+        assert array is engine.staging.buffers(2)[name]  # what was marked for a compiler, or captured, is the same
 
 
 def test_an_update_allocates_no_tables() -> None:
@@ -270,6 +272,12 @@ def test_a_window_is_never_wider_than_its_worst_offset(block: int, size: int, st
     (table,) = Staging(spec, max_blocks=width, padding=-1, compact=["w"], step_tokens=step).shape.tables
     widest = max(table.span(at, at + step)[1] for at in range(4 * size + 4 * block))
     assert widest == width
+
+
+def test_tables_on_a_device_name_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"torch not installed: pip install '\.\[torch\]'"):
+        Staging(homogeneous(8).spec, max_blocks=2, padding=-1, device="cpu")
 
 
 def test_window_width_is_of_windows_alone() -> None:
