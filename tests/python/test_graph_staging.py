@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridkv as hk
@@ -60,7 +60,6 @@ def check_rows(engine: Engine, tickets: list[Any], bucket: int) -> None:
             assert padding.page not in live[name]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True), min_size=1, max_size=12))
 def test_padding_never_names_a_live_page_whatever_the_batches(batches: list[list[int]]) -> None:
     engine = Engine()
