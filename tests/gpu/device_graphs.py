@@ -167,9 +167,10 @@ def compiled(device: str = "cuda", **how: Any) -> str:
     made = torch.compile(decode, **(how or {"mode": "reduce-overhead"}))
     with _requests(device) as world, torch.no_grad():
         world.staging.mark_static()
-        for tensor in (world.pool, world.values, world.out):
-            torch._dynamo.mark_static_address(tensor)
         arguments = {bucket: world.arguments(bucket) for bucket in BUCKETS}
+        for pool, _, values, out in arguments.values():
+            for tensor in (pool, values, out):
+                torch._dynamo.mark_static_address(tensor)
         steps = 0
         for batch, wanted in world.steps(12):
             route = world.topology.route(batch)

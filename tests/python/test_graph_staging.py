@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridkv as hk
@@ -59,7 +60,6 @@ def check_rows(engine: Engine, tickets: list[Any], bucket: int) -> None:
             assert padding.page not in live[name]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True), min_size=1, max_size=12))
 def test_padding_never_names_a_live_page_whatever_the_batches(batches: list[list[int]]) -> None:
     engine = Engine()
@@ -105,6 +105,7 @@ def test_buckets_are_rows_of_one_memory() -> None:
     for name, array in small.items():
         assert array.shape[0] == 2
         assert array.__array_interface__["data"] == large[name].__array_interface__["data"]
+        assert array is engine.staging.buffers(2)[name]  # what was marked for a compiler, or captured, is the same
 
 
 def test_an_update_allocates_no_tables() -> None:
@@ -270,6 +271,12 @@ def test_a_window_is_never_wider_than_its_worst_offset(block: int, size: int, st
     (table,) = Staging(spec, max_blocks=width, padding=-1, compact=["w"], step_tokens=step).shape.tables
     widest = max(table.span(at, at + step)[1] for at in range(4 * size + 4 * block))
     assert widest == width
+
+
+def test_tables_on_a_device_name_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"torch not installed: pip install '\.\[torch\]'"):
+        Staging(homogeneous(8).spec, max_blocks=2, padding=-1, device="cpu")
 
 
 def test_window_width_is_of_windows_alone() -> None:

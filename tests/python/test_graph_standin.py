@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridkv as hk
@@ -22,7 +22,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
 @given(STEPS)
 def test_replay_equals_eager_and_touches_nothing_else(steps: list[tuple[list[int], int, bool]]) -> None:
     engine = Engine()

@@ -52,6 +52,13 @@ def test_numpy_tables_are_not_for_compilers() -> None:
         Staging(**shape_of(homogeneous(8))).mark_static()
 
 
+@pytest.mark.parametrize("device", ["gpu", "meta", 1.5, *([] if torch.cuda.is_available() else ["cuda", "cuda:1"])])
+def test_a_device_that_is_not_there_is_refused(device: Any) -> None:
+    with pytest.raises(hk.ArgumentError) as caught:
+        Staging(**shape_of(homogeneous(8)), device=device)
+    assert caught.value.field == "device"
+
+
 CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "moved": lambda x: x.clone(),
     "stride": lambda x: x.T.contiguous().T,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hybridkv.arguments import count, integer, members
 from hybridkv.errors import ArgumentError, Busy
+from hybridkv.extras import TORCH, importing
 from hybridkv.graph.padding import CLAMP
 from hybridkv.graph.step_shape import StepShape, TableShape, step_shape
 from hybridkv.lease import Lease
@@ -62,6 +63,8 @@ class Staging:
     ------
     ArgumentError
         Naming the field.
+    ImportError
+        A device, and torch is not installed; it names the extra.
     CaptureError
         A stream captures.
 
@@ -79,7 +82,7 @@ class Staging:
     - ``lengths``: int32 [[bucket]], tokens that a request has with its new ones; 0 where there is none.
     """
 
-    __slots__ = ("_device", "_events", "_mirrors", "_next", "shape")
+    __slots__ = ("_device", "_events", "_mirrors", "_next", "_views", "shape")
 
     def __init__(
         self,
@@ -108,6 +111,8 @@ class Staging:
         self._events: list[Any] = []
         self._next = 0
         self._make(device, number)
+        arrays = self._arrays()
+        self._views = {size: {name: array[:size] for name, array in arrays.items()} for size in self.shape.buckets}
         for mirror in self._mirrors:
             self._pad(mirror, 0, self.shape.buckets[-1])
         if self._events:
@@ -116,15 +121,16 @@ class Staging:
     # -- what graphs read --------------------------------------------------------------------------
 
     def buffers(self, bucket: int | None = None) -> dict[str, Any]:
-        """Return the arrays, or their first rows for one bucket: the same memory, whatever the bucket.
+        """Return the arrays, or their first rows for one bucket.
+
+        All buckets share one memory, and each call returns the same objects.
 
         Raises
         ------
         ArgumentError
             Not one of the buckets.
         """
-        arrays: Mapping[str, Any] = self._mirrors[0] if self._device is None else self._device
-        return dict(arrays) if bucket is None else {name: array[: self._rows(bucket)] for name, array in arrays.items()}
+        return dict(self._arrays() if bucket is None else self._views[self._rows(bucket)])
 
     def mark_static(self) -> None:
         """Tell torch that the tensors stay where they are: graphs of ``mode="reduce-overhead"`` read them in place.
@@ -140,8 +146,9 @@ class Staging:
             raise ArgumentError("staging", "tensors of torch: Staging(device=)", "numpy arrays")
         from torch import _dynamo
 
-        for tensor in self._device.values():
-            _dynamo.mark_static_address(tensor)
+        for tensors in (self._device, *self._views.values()):
+            for tensor in tensors.values():
+                _dynamo.mark_static_address(tensor)
 
     # -- a step ------------------------------------------------------------------------------------
 
@@ -204,6 +211,9 @@ class Staging:
         return self.update((), bucket=self.shape.buckets[-1] if bucket is None else bucket)
 
     # -- reading -----------------------------------------------------------------------------------
+
+    def _arrays(self) -> Mapping[str, Any]:
+        return self._mirrors[0] if self._device is None else self._device
 
     def _rows(self, bucket: object) -> int:
         size = integer("bucket", bucket, f"one of {list(self.shape.buckets)}")
@@ -268,10 +278,16 @@ class Staging:
         if device is None:
             self._mirrors = [{name: np.zeros(*one) for name, one in shapes.items()}]
             return
-        import torch
+        with importing("tables on a device", TORCH):
+            import torch
 
-        place = torch.device(device)
-        pinned = place.type != "cpu"
+        try:
+            place = torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise ArgumentError("device", "None, or a device of torch", str(error)) from error
+        pinned = place.type == "cuda"
+        if place.type != "cpu" and not (pinned and torch.cuda.is_available()):
+            raise ArgumentError("device", "'cpu', or a CUDA device that torch sees", str(place))
         kinds = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64}
         for _ in range(copies if pinned else 1):
             host = {n: torch.zeros(s, dtype=kinds[np.dtype(d)], pin_memory=pinned) for n, (s, d) in shapes.items()}
