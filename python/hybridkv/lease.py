@@ -378,6 +378,9 @@ class Lease(Uncopied):
         if core is None or not core.valid:
             return
         holders, loan = self._cache._holders, self._loan
+        if self._era.over and core.revoke():  # it ended with its weights: nobody had to end it
+            holders.drop(core)
+            return
         holders.leaked("lease", None if loan is None else loan.terms[0], core.holds())
         core.settle(WITHDRAWN, 0)
         holders.drop(core)

@@ -24,7 +24,7 @@ from hybridkv.tiers import Store
 from store_support import call, fill, open_tier
 
 TESTS = Path(__file__).parents[1]
-INPUTS, SEED = 1200, 7
+INPUTS, SEED = 2000, 7
 APART = ("image", "row-format")  # they need torch; no line of the core is in them, so that they run here
 
 

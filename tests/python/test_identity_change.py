@@ -136,6 +136,18 @@ def test_a_lease_of_before_that_nobody_looks_at_is_withdrawn_with_its_block() ->
     assert cache.metrics().effective_hits == 0
 
 
+def test_a_lease_of_before_that_is_dropped_is_no_leak() -> None:
+    cache = make()
+    cache.insert(keys(96))
+    lease = cache.match(keys(97)).lease
+    assert lease is not None
+    cache.update_identity(NEW, on_change="flush")
+    del lease
+    assert cache.live() == []
+    assert cache.metrics().leaks == 0
+    cache.reset()
+
+
 @pytest.mark.parametrize("lease", [False, True])
 def test_a_fill_of_before_publishes_nothing(lease: bool) -> None:
     cache = make()
