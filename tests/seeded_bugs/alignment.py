@@ -110,7 +110,7 @@ BUGS = [
         "misaligned pool restored into",
         "a restore is offered into a pool whose pages no match could use, again and again",
         "csrc/cache/tier_match.cpp",
-        "  if (!aligned_at(s, tokens)) return false;\n",
+        "  if (!aligned_at(s, tokens)) return Obtainable::No;\n",
         "",
         "cache.transfers_test",
         "nothing is restored into a pool that its kernels cannot take",
