@@ -105,17 +105,20 @@ class CacheBase(Uncopied):
         self.cost = cost
         self._skew = TierSkew(tier_skew)
         if tier is not None:
-            own = Manifest.of(spec)
-            self._skew.meet(own, tier)
-            tier._lend(self)
-            try:
-                tier.know(own)
-            except BaseException:  # its file of manifests cannot be written
-                tier._take_back(self)
-                raise
-            _core.attach_tier(self._core, tier._core, *own.records, own.identity, staging)
-            self._arenas = PoolArenas(tier)
-            weakref.finalize(self, self._arenas.unbound).atexit = False
+            self._attach(tier, staging)
+
+    def _attach(self, tier: Tier, staging_bytes: int) -> None:
+        own = Manifest.of(self.spec)
+        self._skew.meet(own, tier)
+        tier._lend(self)
+        try:
+            tier.know(own)
+        except BaseException:  # its file of manifests cannot be written
+            tier._take_back(self)
+            raise
+        _core.attach_tier(self._core, tier._core, *own.records, own.identity, staging_bytes)
+        self._arenas = PoolArenas(tier)
+        weakref.finalize(self, self._arenas.unbound).atexit = False
 
     # -- pools -------------------------------------------------------------------------------------
 

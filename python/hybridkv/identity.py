@@ -159,6 +159,11 @@ class Identity:
         )
 
     @property
+    def salted(self) -> bool:
+        """Whether it has a salt, of which nothing else is told."""
+        return bool(self.salt)
+
+    @property
     def digest(self) -> bytes:
         """32 bytes, SHA-256 of everything but the salt: to compare two sides, or as the `draft` of another identity."""
         model, weights, adapter, _, extra = self.parts()

@@ -74,7 +74,7 @@ def cache_facts(cache: HybridCache, *, canary: Mapping[str, float] | None = None
             "model": identity.model,
             "weights": identity.weights,
             "adapter": identity.adapter,
-            "salted": bool(identity.salt),
+            "salted": identity.salted,
             "fingerprint": identity_fingerprint(identity).hex(),
         },
         "verify": next(name for name, mode in VERIFY_MODES.items() if mode == cache._verify),
