@@ -146,7 +146,7 @@ BUGS = [
         "arenas of a dropped cache",
         "a cache that nobody closed leaves its pools with the tier",
         "python/hybridkv/cache_base.py",
-        "            weakref.finalize(self, self._arenas.unbound).atexit = False\n",
+        "        weakref.finalize(self, self._arenas.unbound).atexit = False\n",
         "",
         f"{POOLS}::test_a_cache_that_is_dropped_leaves_no_arena",
     ),

@@ -46,8 +46,8 @@ BUGS = [
         "salt written down",
         "facts of a cache carry the salt that keys stand on",
         "python/hybridkv/doctor/cache_facts.py",
-        '            "salted": bool(identity.salt),\n',
-        '            "salted": bool(identity.salt),\n            "salt": identity.salt.hex(),\n',
+        '            "salted": identity.salted,\n',
+        '            "salted": identity.salted,\n            "salt": identity.salt.hex(),\n',
         TEST,
     ),
     Bug(

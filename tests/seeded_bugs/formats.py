@@ -150,8 +150,8 @@ BUGS = [
         "refused writer known",
         "who was refused by a tier counts as one of its writers",
         "python/hybridkv/cache_base.py",
-        "            self._skew.meet(own, tier)\n",
-        "            tier.know(own)\n            self._skew.meet(own, tier)\n",
+        "        self._skew.meet(own, tier)\n",
+        "        tier.know(own)\n        self._skew.meet(own, tier)\n",
         f"{NEGOTIATION}::test_a_tier_of_another_writer_is_refused_where_that_was_asked_for",
     ),
     Bug(
@@ -166,8 +166,8 @@ BUGS = [
         "tier lent to nobody",
         "a cache that could not be made keeps the tier",
         "python/hybridkv/cache_base.py",
-        "                tier._take_back(self)\n                raise\n",
-        "                raise\n",
+        "            tier._take_back(self)\n            raise\n",
+        "            raise\n",
         f"{NEGOTIATION}::test_a_cache_that_could_not_be_made_gives_the_tier_back",
     ),
     Bug(
