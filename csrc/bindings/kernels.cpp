@@ -65,12 +65,12 @@ std::vector<Pages> pages_of(const py::list& groups) {
 }
 
 // The groups of a call, and what they point into.
-struct Copies {
+struct PagedCopies {
   std::vector<Pages> pages;
   std::vector<PagedCopy> groups;
   std::int64_t bytes = 0;
 
-  explicit Copies(const py::list& given) : pages(pages_of(given)) {
+  explicit PagedCopies(const py::list& given) : pages(pages_of(given)) {
     for (std::size_t g = 0; g < pages.size(); ++g) {
       const auto t = given[g].cast<py::tuple>();
       PagedCopy& one = groups.emplace_back();
@@ -161,12 +161,12 @@ CpuLevel level_named(std::string_view name) {
 }  // namespace
 
 void bind_kernels(py::module_& m) {
-  m.def("gather", &on_host<Copies, &gather, false>, py::arg("groups"), py::arg("threads"));
-  m.def("scatter", &on_host<Copies, &scatter, true>, py::arg("groups"), py::arg("threads"));
+  m.def("gather", &on_host<PagedCopies, &gather, false>, py::arg("groups"), py::arg("threads"));
+  m.def("scatter", &on_host<PagedCopies, &scatter, true>, py::arg("groups"), py::arg("threads"));
   m.def("fingerprint", &on_host<Fingerprints, &fingerprint, false>, py::arg("groups"), py::arg("threads"));
-  m.def("device_gather", &on_device<Copies, &device_gather>, py::arg("groups"), py::arg("stream"),
+  m.def("device_gather", &on_device<PagedCopies, &device_gather>, py::arg("groups"), py::arg("stream"),
         py::arg("device"));
-  m.def("device_scatter", &on_device<Copies, &device_scatter>, py::arg("groups"), py::arg("stream"),
+  m.def("device_scatter", &on_device<PagedCopies, &device_scatter>, py::arg("groups"), py::arg("stream"),
         py::arg("device"));
   m.def("device_fingerprint", &on_device<Fingerprints, &device_fingerprint>, py::arg("groups"),
         py::arg("stream"), py::arg("device"));
