@@ -185,13 +185,13 @@ HKV_TEST("while a longer length is being loaded no shorter one is named, nor loa
   w.cache.transfers().poll();
   EXPECT_EQ(w.look(keys).restore_tokens, 8);  // the longer one failed
   w.forget(*keys);
-  auto whole = w.restore(keys, 8);
+  auto whole = w.restore(keys, 16);
   w.tier.end_one();
   w.cache.transfers().poll();
   EXPECT_EQ(w.look(keys).restore_tokens, 0);  // the next block comes
   w.tier.end_all();
   w.cache.transfers().poll();
-  EXPECT_EQ(w.look(keys).usable_tokens, 8);
+  EXPECT_EQ(w.look(keys).usable_tokens, 16);
   w.expect_idle();
 }
 
