@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hybridkv.errors import ArgumentError, TierError
 from hybridkv.formats.manifest import Manifest
-from hybridkv.formats.negotiation import Agreement, Refusal, negotiate
+from hybridkv.formats.negotiation import PREFIX_RULE, Agreement, Difference, Refusal, negotiate, worst_first
 from hybridkv.formats.severity import COSMETIC
-from hybridkv.kinds import Check, Outcome, StateKind
+from hybridkv.kinds import Check, Outcome
 from hybridkv.tiers.records import Answer, RecordKey, RecordKind
 
 if TYPE_CHECKING:
@@ -77,15 +78,35 @@ class TierSkew:
 
     def note(self, verdict: Verdict) -> None:
         """Count a look-up that found nothing to use, where other records in the tier may be why."""
+        raw = verdict._why
         if verdict._outcome == Outcome.MISS:
             causes = self._other_keys()
+        elif raw is not None and raw[0] == Check.ABI and raw[4]:
+            causes = [next((d.where for d in self.differences(verdict) if d.severity != COSMETIC), UNKNOWN)]
         else:
-            why = verdict.why
-            foreign = why is not None and why.check is Check.ABI and why.kind is StateKind.DISK
-            causes = self._writers_of(verdict) if foreign else []
+            return
         if causes:
             with self._lock:
                 self._counts.update(causes)
+
+    def differences(self, verdict: Verdict) -> tuple[Difference, ...]:
+        """Return what the writer of the record that a look-up was lost to declares otherwise, the worst first.
+
+        Empty where the record's writer is not known, or the record has gone.
+        """
+        raw, own, tier = verdict._why, self._own, self._tier
+        if raw is None or own is None or tier is None:
+            return ()
+        spec = verdict._cache.spec
+        last = (raw[2] + 1) * (spec.groups[raw[1]].block_tokens or spec.unit_tokens) // spec.unit_tokens - 1
+        if last >= len(verdict._keys):
+            return ()
+        digest = verdict._keys[last : last + 1].digests[0].tobytes()
+        for writer, told in self._apart():
+            for form, kind in zip(writer.records, RecordKind, strict=True):
+                if tier.look(RecordKey(digest, form, kind)).answer is Answer.HERE:
+                    return tuple(_in_record(kind, own, writer, told))
+        return ()
 
     def counts(self) -> dict[str, int]:
         """Return look-ups by what differs."""
@@ -98,23 +119,6 @@ class TierSkew:
         for _, told in self._apart():
             found += [d.where for d in told.differences if d.reason and d.field.partition(".")[0] in _OTHER_KEYS]
         return sorted(set(found))
-
-    def _writers_of(self, verdict: Verdict) -> list[str]:
-        """Return what differs in the records that lie where this look-up failed, where their writer is known."""
-        why, tier = verdict.why, self._tier
-        if why is None or tier is None:
-            return []
-        group = verdict._cache.spec.group(why.group)
-        unit = verdict._cache.spec.unit_tokens
-        last = (why.block + 1) * (group.block_tokens or unit) // unit - 1
-        if last >= len(verdict._keys):
-            return [UNKNOWN]
-        digest = verdict._keys[last : last + 1].digests[0].tobytes()
-        for writer, told in self._apart():
-            for form, kind in zip(writer.records, RecordKind, strict=True):
-                if tier.look(RecordKey(digest, form, kind)).answer is Answer.HERE:
-                    return [_decisive(told)]
-        return [UNKNOWN]
 
     def _apart(self) -> tuple[tuple[Manifest, _Answer], ...]:
         """Return the known writers whose records are not ours, with what differs."""
@@ -135,8 +139,12 @@ def _names(writer: Manifest) -> tuple[object, ...]:
     return writer.records, writer.identity, writer.unit_tokens, writer.key_profile
 
 
-def _decisive(told: _Answer) -> str:
-    return next((d.where for d in told.differences if d.severity != COSMETIC), UNKNOWN)
+def _in_record(kind: RecordKind, ours: Manifest, writer: Manifest, told: _Answer) -> Iterator[Difference]:
+    """Leave out, of a block's record, what differs in groups that it does not hold: windows and states."""
+    history = {group.name for group in (*ours.groups, *writer.groups) if group.coverage[0] == PREFIX_RULE}
+    for difference in worst_first(told.differences):
+        if kind is RecordKind.BOUNDARY or not difference.group or difference.group in history:
+            yield difference
 
 
 def _because(told: _Answer) -> str:

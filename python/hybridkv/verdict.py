@@ -14,14 +14,19 @@ from hybridkv import _core
 from hybridkv.alignment.checks import told
 from hybridkv.cost import Choice
 from hybridkv.errors import ArgumentError
-from hybridkv.formats import Compatibility, KvFormat, Relation, relation
+from hybridkv.formats import COSMETIC, Compatibility, Difference, KvFormat, Relation, relation
+from hybridkv.formats.negotiation import format_differences, worst_first
 from hybridkv.kinds import Check, Outcome, Remedy, StateKind
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
+    from hybridkv.group import CacheGroup
     from hybridkv.keys import BlockKeys
     from hybridkv.lease import Lease
     from hybridkv.reference.conversion_plan import ConversionPlan
+
+
+_MOST_NAMED = 3  # differences in one sentence
 
 
 class Why(NamedTuple):
@@ -41,7 +46,7 @@ class Why(NamedTuple):
         missing, partial, stale, expired, lagging, filling, drop, pins, in_tier, format, base, page_stride,
         row_stride, footer, content or load.
     detail : str
-        One sentence for an operator.
+        One sentence for an operator; of ABI with the fields that differ (``verdict.differences`` has all).
     """
 
     check: Check
@@ -154,7 +159,25 @@ class Verdict(_core.Verdict):
         if check == Check.ALIGNED or code == "in_tier":  # what rests in a tier stays there, if it could not be used
             wrong = told(self._cache.alignment(described.name), None if in_tier else code)
             detail = f"{detail}: {wrong}" if wrong else detail
+        elif check == Check.ABI:
+            detail = f"{detail}: {_named(self.differences)}"
         return Why(Check(check), kind, described.name, block, code, detail)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """In what the format that ``why`` lost tokens to differs from the reader's, what stands in the way first.
+
+        Of a page, fields of its format. Of a record in a tier also sizes, identity and the other groups that it holds,
+        where the tier knows its writer's manifest (``tier.manifests``). Empty where ``why.check`` is not ABI, and where
+        the writer is not known.
+        """
+        raw = self._why
+        if raw is None or raw[0] != Check.ABI:
+            return ()
+        if raw[4]:
+            return self._cache._skew.differences(self)
+        group = self._cache.spec.groups[raw[1]]
+        return worst_first(format_differences(group.name, *self._formats_of(group, raw[5]))[0])
 
     @property
     def lost(self) -> dict[Check, int]:
@@ -230,19 +253,32 @@ class Verdict(_core.Verdict):
         raw = self._why
         if why is None or raw is None or why.check is not Check.ABI or why.kind is StateKind.DISK:
             return None
-        group = self._cache.spec.groups[self._cache._group_index(why.group)]
-        reader = (self._formats or {}).get(why.group, group.format)
-        writer = self._cache._known_formats.get(self._cache._core.format(raw[5]))
+        reader, writer = self._formats_of(self._cache.spec.groups[raw[1]], raw[5])
         if reader is None or writer is None:
             return None
         told = relation(reader, writer)
         return told if told.compatibility is Compatibility.CONVERTIBLE else None
+
+    def _formats_of(self, group: CacheGroup, number: int) -> tuple[KvFormat | None, KvFormat | None]:
+        """Return the reader's format of a group and the one that the cache knows by a number; None: not declared."""
+        reader = (self._formats or {}).get(group.name, group.format)
+        return reader, self._cache._known_formats.get(self._cache._core.format(number))
 
     def __repr__(self) -> str:
         return (
             f"Verdict({self.outcome.name}, matched_tokens={self.matched_tokens}, "
             f"usable_tokens={self.usable_tokens}, why={self.why})"
         )
+
+
+def _named(differences: tuple[Difference, ...]) -> str:
+    """Name what was lost to another format, for an operator."""
+    decisive = [d for d in differences if d.severity != COSMETIC]
+    if not decisive:
+        return "its writer is not known here"
+    more = len(decisive) - _MOST_NAMED
+    told = "; ".join(map(str, decisive[:_MOST_NAMED]))
+    return f"{told}; and {more} more (verdict.differences)" if more > 0 else told
 
 
 def _detail(check: Check, group: str, block: int, code: str, tokens: int) -> str:

@@ -97,6 +97,34 @@ def newest_first(rows: Rows, place: Any, context: Context) -> Rows:
     return rows.flip(0)
 
 
+def longer_ring(rows_of_ring: int) -> Change:
+    """Read the last closed window where a shorter ring has it, of a ring of so many rows: rows p mod that number."""
+
+    def change(rows: Rows, place: Any, context: Context) -> Rows | None:
+        window = rows.shape[0]
+        if window == 0 or rows_of_ring % (4 * window):
+            return rows
+        half = rows_of_ring // 2
+        first = (context.tokens // window - 1) * window  # its first token
+        if first % rows_of_ring < half or first < half:
+            return rows  # both rings have it in the same rows
+        return taken(lambda it: it.at(first - half + window))(rows, place, context)
+
+    return change
+
+
+def ring_in_reference_order(rows: Rows, place: Any, context: Context) -> Rows | None:
+    """Look for the last closed window in the first rows of a ring p mod 2r, as where it is copied down each time.
+
+    There it is every other time. Between boundaries the first rows then are of the open window, in a form that the
+    state has not; at one they are of the window before.
+    """
+    window = rows.shape[0]
+    if window == 0 or context.tokens % window or context.tokens // window % 2 or context.tokens < 2 * window:
+        return rows
+    return taken(earlier(window))(rows, place, context)
+
+
 def without_last(count: int) -> Change:
     """Leave the last rows out."""
     return lambda rows, place, context: rows[:-count].clone()

@@ -15,6 +15,7 @@ from .changes import (
     bfloat16_as_float16,
     bias,
     halves_exchanged,
+    longer_ring,
     matrices_transposed,
     newest_first,
     other_byte_order,
@@ -23,6 +24,7 @@ from .changes import (
     pages_transposed,
     pairs_as_halves,
     paths_exchanged,
+    ring_in_reference_order,
     rotated_first,
     rounded,
     scale_of_neighbour,
@@ -107,6 +109,10 @@ FORMAT_FAULTS = (
     ),
     _misread(
         OVERLAP, "values and gates exchanged", paths_exchanged(OVERLAP, "_kv", "_gate"), state_format="gates_first"
+    ),
+    _misread(OVERLAP, "ring of 16 rows read as one of 8", on(OVERLAP, longer_ring(16)), ring_rows=16),
+    _misread(
+        OVERLAP, "ring p mod 8 read in reference order", on(OVERLAP, ring_in_reference_order), state_format="ring"
     ),
     _misread(BUFFERS, "halves of overlapping rows exchanged", on(BUFFERS, halves_exchanged), state_format="b_first"),
     _misread(RECURRENT, "matrices transposed", on(RECURRENT, matrices_transposed, path="recurrent"), state_format="t"),

@@ -43,6 +43,10 @@ class Opened:
         """Ask for the prefix."""
         return self.cache.match(self.keys, verify=verify, **question)
 
+    def match_at(self, tokens: int, **question: Any) -> hk.Verdict:
+        """Ask for one length of it or none, without verification."""
+        return self.cache.match_at(self.keys, tokens, verify="off", **question)
+
     def state(self) -> State | None:
         """Return the state that a reader without verification resumes from; None where it would not resume there."""
         verdict = self.match("off")

@@ -72,8 +72,9 @@ def test_every_fault_applies_to_some_architecture() -> None:
     left = set(FAULTS)
     for name in ARCHITECTURES:
         live = live_model(name)
-        state, context = live.state(79), live.context(79)
-        left -= {fault.name for fault in FAULTS.values() if fault.apply(state, context) is not None}
+        for tokens in POSITIONS:
+            state, context = live.state(tokens), live.context(tokens)
+            left -= {fault.name for fault in FAULTS.values() if fault.apply(state, context) is not None}
     assert left == set()
 
 

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.kv_format import KvFormat
 from hybridkv.formats.manifest import GroupManifest, Manifest, RankGeometry
-from hybridkv.formats.severity import CONVERTIBLE, COSMETIC, INCOMPATIBLE, Compatibility
+from hybridkv.formats.severity import CONVERTIBLE, COSMETIC, INCOMPATIBLE, SEVERITIES, Compatibility
 
 if TYPE_CHECKING:
     from hybridkv.group import CacheGroup
     from hybridkv.reference.conversion_plan import ConversionPlan
     from hybridkv.spec import CacheSpec
 
-_PREFIX_RULE = 0
+PREFIX_RULE = 0
 _REPLICATED = "replicated"
 
 _OF_THE_POOL = frozenset({"page_stride", "alignment"})
@@ -148,10 +148,8 @@ def negotiate(ours: Manifest | CacheSpec, theirs: Manifest | CacheSpec) -> Agree
         plan = _compare_groups(mine, other, found)
         if plan is not None:
             conversions[name] = plan
-    stands = [d for d in found if d.reason]
-    if stands:
-        order = sorted(stands, key=lambda d: d.severity != INCOMPATIBLE)
-        return Refusal((*order, *(d for d in found if not d.reason)))
+    if any(d.reason for d in found):
+        return Refusal(worst_first(found))
     return Agreement(conversions, tuple(found))
 
 
@@ -260,7 +258,7 @@ def _sizes(ours: GroupManifest, theirs: GroupManifest, obstacle: str) -> Iterato
     a, b = ours.block_tokens, theirs.block_tokens
     if a != b and a % b and b % a:
         yield Difference(ours.name, "block_tokens", a, b, INCOMPATIBLE, "neither block divides the other")
-    elif a != b and ours.coverage[0] != _PREFIX_RULE:
+    elif a != b and ours.coverage[0] != PREFIX_RULE:
         yield Difference(ours.name, "block_tokens", a, b, INCOMPATIBLE, "states and windows are kept at other lengths")
     elif a != b:
         yield Difference(ours.name, "block_tokens", a, b, CONVERTIBLE, obstacle)
@@ -277,24 +275,50 @@ def _sizes(ours: GroupManifest, theirs: GroupManifest, obstacle: str) -> Iterato
 
 def _formats(ours: GroupManifest, theirs: GroupManifest) -> tuple[list[Difference], ConversionPlan | None, str]:
     """Return the differences of two formats, the conversion that takes care of them, and why there is none."""
+    a, b = ours.format, theirs.format
+    if (a is None or b is None) and ours.fingerprint == theirs.fingerprint:
+        return [], None, ""
+    if a is b:  # neither declares one: what differs are the sizes, told one by one
+        return [], None, "no format is declared"
+    return format_differences(ours.name, a, b)
+
+
+def format_differences(
+    group: str, ours: KvFormat | None, theirs: KvFormat | None
+) -> tuple[list[Difference], ConversionPlan | None, str]:
+    """Compare the formats that two sides have for a group; None is a side that declares none.
+
+    Parameters
+    ----------
+    group : str
+    ours, theirs : KvFormat or None
+
+    Returns
+    -------
+    list of Difference
+        In order of declaration; empty where nothing differs.
+    ConversionPlan or None
+        The lossless conversion that takes care of all of them, where there is one.
+    str
+        Why there is none; empty where none is wanted.
+    """
     from hybridkv.formats.conversions import relation  # builds on what builds on formats
 
-    a, b = ours.format, theirs.format
-    if a is None or b is None:
-        if ours.fingerprint == theirs.fingerprint:
-            return [], None, ""
-        told: tuple[Any, Any] = (a and a.namespace, b and b.namespace)
-        if a is b:  # neither declares one: what differs are the sizes, told one by one
-            return [], None, "no format is declared"
-        return [Difference(ours.name, "format", *told, INCOMPATIBLE, "one side declares no format")], None, "no format"
-    found = relation(a, b)
+    if ours is None or theirs is None:
+        told: tuple[Any, Any] = (ours and ours.namespace, theirs and theirs.namespace)
+        undeclared = Difference(group, "format", *told, INCOMPATIBLE, "one side declares no format")
+        return ([] if ours is theirs else [undeclared]), None, "no format"
+    found = relation(ours, theirs)
     obstacle = "" if found.plan is not None else found.reason
     if found.compatibility is Compatibility.INCOMPATIBLE:
         obstacle = obstacle or "the bytes mean something else"
     listed = [
-        Difference(
-            ours.name, f"format.{d.field}", d.ours, d.theirs, d.severity, "" if d.severity == COSMETIC else obstacle
-        )
+        Difference(group, f"format.{d.field}", d.ours, d.theirs, d.severity, "" if d.severity == COSMETIC else obstacle)
         for d in found.differences
     ]
     return listed, found.plan, found.reason
+
+
+def worst_first(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Return what stands in the way first, incompatible before convertible; else the order stays."""
+    return tuple(sorted(differences, key=lambda d: (not d.reason, SEVERITIES.index(d.severity))))
