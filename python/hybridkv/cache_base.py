@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ from hybridkv.tier_writes import TierWrites
 from hybridkv.tiers import Tier
 
 if TYPE_CHECKING:
+    from hybridkv.graph import Topology
     from hybridkv.ticket import Ticket
 
 
@@ -84,6 +85,7 @@ class CacheBase(Uncopied):
         self._root: _core.KeyChain | None = None  # of requests that begin without tokens
         self._known_formats = {g.fingerprint: g.format for g in spec.groups if g.format is not None}
         self._graph_widths: dict[str, int] = {}
+        self._topologies: WeakSet[Topology] = WeakSet()  # that watch this cache, for who asks how graphs are guarded
         self._bound: dict[str, list[object]] = {}
         self._violations: dict[str, tuple[Violation, ...]] = {}
         self._bound_kernels: dict[str, tuple[str, ...]] = {}

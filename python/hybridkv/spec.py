@@ -88,6 +88,15 @@ class CacheSpec:
         if self.boundary_tokens >= TOKENS_LIMIT:
             raise SpecError("groups", "blocks whose common multiple is below 2**62", self.boundary_tokens)
 
+    def same_pages(self, other: object) -> bool:
+        """Whether pages of one are pages of the other: units and groups are the same, whatever the identity.
+
+        What has been captured or laid out for one spec holds for the other: weights may be replaced in place.
+        """
+        if self is other:
+            return True
+        return isinstance(other, CacheSpec) and (self.unit_tokens, self.groups) == (other.unit_tokens, other.groups)
+
     @classmethod
     def homogeneous(
         cls,

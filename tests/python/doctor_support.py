@@ -63,6 +63,14 @@ def sound(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], dict[str, An
     """Facts that answer every question with yes."""
     cache = a_cache()
     cache.set_graph_widths({"kv": 4})
+    topology = watching(cache)
     cache.insert(keys_of(32))
     cache.match(keys_of(33)).lease.release()
-    return host(monkeypatch, ("sm90",), vllm="0.33.0"), facts_of(cache, canary={"rate": 0.01, "mismatches": 0})
+    facts = facts_of(cache, canary={"rate": 0.01, "mismatches": 0})
+    topology.release()
+    return host(monkeypatch, ("sm90",), vllm="0.33.0"), facts
+
+
+def watching(cache: hk.HybridCache) -> hk.graph.Topology:
+    """Topology of a graph that reads one buffer, and tables of four blocks."""
+    return hk.graph.Topology.capture({"out": np.zeros(4)}, cache.spec, max_blocks=4, padding=-1, cache=cache)

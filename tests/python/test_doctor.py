@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -18,14 +19,15 @@ import pytest
 
 import hybridkv as hk
 from contract_support import keys_of
-from doctor_support import a_cache, facts_of, host, sound, versions
+from doctor_support import a_cache, facts_of, host, sound, versions, watching
 from hybridkv import formats
 from hybridkv.alignment import KERNELS
 from hybridkv.doctor import SCHEMA, cache_facts, compare, readiness
+from hybridkv.doctor.answers import NO, UNKNOWN, YES
 from hybridkv.doctor.documents import MOST_BYTES, parse_document, read_document
 from hybridkv.doctor.engines import DISTRIBUTIONS, KNOWN, installed, known_of
 from hybridkv.doctor.host import family_of
-from hybridkv.doctor.questions import ITEMS, NO, TOPICS, UNKNOWN, YES
+from hybridkv.doctor.questions import ITEMS, TOPICS
 from hybridkv.doctor.report import host_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,6 +181,37 @@ def test_no_cache_and_no_canary() -> None:
         cache_facts(cache)
 
 
+def test_topologies_that_watch_a_cache_are_in_its_facts_while_they_live() -> None:
+    cache = a_cache()
+    assert facts_of(cache)["topologies"] == []
+    topology = watching(cache)
+    cache.reset()
+    with pytest.raises(hk.graph.TopologyChanged):
+        topology.check()
+    told = {"buckets": [1], "released": False, "buffers": 1, "counts": {"cleared": 1}}
+    assert facts_of(cache)["topologies"] == [told]
+    topology.release()
+    assert facts_of(cache)["topologies"][0]["released"]
+    del topology
+    gc.collect()
+    assert facts_of(cache)["topologies"] == []
+
+
+def test_writers_of_the_tier_are_in_the_facts_with_what_they_have_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = hk.MemoryTier(1 << 20)
+    first = a_cache(tier=tier)
+    assert facts_of(first)["writers"] == [{"manifest": first.manifest.fingerprint.hex(), "differences": []}]
+    first.close()
+    facts = facts_of(a_cache(tier=tier, identity=hk.Identity("m", weights="r2", salt=b"another secret")))
+    own, other = sorted(facts["writers"], key=lambda writer: len(writer["differences"]))
+    assert own["differences"] == [] and other["manifest"] == first.manifest.fingerprint.hex()
+    assert len(other["differences"]) == 1 and other["differences"][0].startswith("identity.weights")
+    assert "secret" not in json.dumps(facts)
+    document = readiness(host(monkeypatch), facts)
+    assert answers(document)["writers"] == NO
+    assert "1 of 2" in next(item["evidence"] for item in document["items"] if item["name"] == "writers")
+
+
 # -- the checklist -----------------------------------------------------------------------------------
 
 
@@ -223,6 +256,7 @@ BREAKS: list[tuple[str, str, list[Any]]] = [
     ("alignment", NO, ["cache", "groups", 0, "violations", [{"effect": "refused", "text": "off by 8"}]]),
     ("alignment", YES, ["cache", "groups", 0, "violations", [{"effect": "slower", "text": "off by 8"}]]),
     ("alignment", UNKNOWN, ["cache", "groups", 0, "bound", False]),
+    ("writers", NO, ["cache", "writers", [{"manifest": "0f", "differences": ["identity.weights: ours"]}]]),
     ("identity", NO, ["cache", "identity", "weights", ""]),
     ("salt", NO, ["cache", "identity", "salted", False]),
     ("gpu", NO, ["host", "gpu", "families", ["sm90", "sm100"]]),
@@ -231,6 +265,11 @@ BREAKS: list[tuple[str, str, list[Any]]] = [
     ("records", NO, ["cache", "metrics", "load_failures", "corrupt", 1]),
     ("records", NO, ["cache", "metrics", "store_failures", "timeout", 1]),
     ("widths", NO, ["cache", "graph_widths", {}]),
+    ("guarded", NO, ["cache", "topologies", []]),
+    ("guarded", NO, ["cache", "topologies", 0, "released", True]),
+    ("guarded", UNKNOWN, ["cache", "topologies", None]),
+    ("memory", NO, ["cache", "metrics", "eager", "moved", 1]),
+    ("memory", UNKNOWN, ["cache", "metrics", "eager", None]),
     ("eager", UNKNOWN, ["cache", "graph_widths", {}]),
     ("eager", NO, ["cache", "metrics", "eager", "width", 1]),
     ("copies", NO, ["cache", "metrics", "copy_failures", 1]),
@@ -362,10 +401,10 @@ def test_the_text_has_every_engine_format_and_question(monkeypatch: pytest.Monke
         "indexer_fp8_padded",
         "not on this GPU family",
         "GPU (sm90)",
-        "23 of 23",
+        "26 of 26",
         "races: 4 of 4",
     ):
         assert word in text
     assert all(item.question in text for item in ITEMS)
     blind = host_text({**facts, "readiness": readiness(facts)})
-    assert "no facts of a cache were given (--cache): 21 questions cannot be answered" in blind
+    assert "no facts of a cache were given (--cache): 24 questions cannot be answered" in blind

@@ -15,7 +15,7 @@ import pytest
 import hybridkv as hk
 from contract_support import keys_of, make_cache
 from graph_support import PADDING, WIDTHS, Engine, close_all, routed
-from hybridkv.graph import EAGER_REASONS, WHY, Eager, Padding, Replay, Topology
+from hybridkv.graph import EAGER_REASONS, WHY, Eager, Padding, Replay, Staging, Topology
 from hybridkv.graph.eager import EagerCounts
 from ticket_support import assert_named, homogeneous
 
@@ -117,6 +117,22 @@ def test_a_spec_that_is_equal_is_the_same_without_a_cache() -> None:
     eager = topology.route([stranger])
     assert (eager.reason, eager.field) == ("cache", "batch")
     stranger.close()
+
+
+@pytest.mark.parametrize("on_change", ["flush", "version"])
+def test_a_graph_outlives_weights_that_are_replaced_in_place(on_change: str) -> None:
+    """Pages, tables and addresses are as they were: what is another is the identity, of which no graph knows."""
+    cache = homogeneous(8)
+    staging = Staging(cache.spec, max_blocks=4, padding=-1, cache=cache)
+    topology = Topology.capture({}, cache.spec, staging=staging, cache=cache)
+    cache.update_identity(hk.Identity("m", weights="r2"), on_change=on_change)
+    ticket = cache.admit("later", max_tokens=8)
+    ticket.grow(1)
+    assert topology.route([ticket]) == Replay(1, 1)
+    assert staging.update([ticket]) == 1
+    again = Staging(cache.spec, max_blocks=4, padding=-1, cache=cache)
+    assert isinstance(Topology.capture({}, cache.spec, staging=again, cache=cache).route([ticket]), Replay)
+    ticket.close()
 
 
 def test_counts_of_many_threads_are_all_there() -> None:

@@ -89,7 +89,7 @@ def test_it_is_refused_with_the_field_by_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_with_the_check_off_the_output_is_wrong(name: str) -> None:
-    """Off is a writer that declares nothing of it: the pages hold what such a kernel reads, under the same fingerprint."""
+    """Off is a writer that declares nothing of it: pages of the same fingerprint hold what such a kernel reads."""
     fault_name, _, tokens = BREAKS[name]
     stored, context = stored_prefix(MODEL, 0, tokens)
     live = live_model(MODEL)

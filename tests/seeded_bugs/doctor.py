@@ -6,7 +6,7 @@ from __future__ import annotations
 from seeded_bugs import Bug
 
 ENGINES, DOCUMENTS = "python/hybridkv/doctor/engines.py", "python/hybridkv/doctor/documents.py"
-QUESTIONS, COMPARISON = "python/hybridkv/doctor/questions.py", "python/hybridkv/doctor/comparison.py"
+ANSWERS, COMPARISON = "python/hybridkv/doctor/answers.py", "python/hybridkv/doctor/comparison.py"
 TEST, HOSTS = "tests/python/test_doctor.py", "tests/python/test_doctor_compare.py"
 
 BUGS = [
@@ -37,9 +37,25 @@ BUGS = [
     Bug(
         "untold counted as good",
         "a fact that is not told counts as a good one",
-        QUESTIONS,
+        ANSWERS,
         '    return (UNKNOWN, f"{evidence}: not told") if value is None else',
         '    return (YES, f"{evidence}: not told") if value is None else',
+        TEST,
+    ),
+    Bug(
+        "released topology guards",
+        "a topology that was released counts as one that guards graphs",
+        ANSWERS,
+        'if not topology.flag("released")]',
+        "if topology is not None]",
+        TEST,
+    ),
+    Bug(
+        "writers all alike",
+        "what other writers of a tier have apart is not told",
+        "python/hybridkv/doctor/cache_facts.py",
+        "if d.severity != COSMETIC]",
+        "if d.severity == COSMETIC]",
         TEST,
     ),
     Bug(

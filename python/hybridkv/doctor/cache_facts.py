@@ -6,7 +6,7 @@ Nothing of a salt is in it but whether one is set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,16 @@ from hybridkv.arguments import VERIFY_MODES
 from hybridkv.doctor.documents import SCHEMA, Json
 from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError
+from hybridkv.formats import COSMETIC, Manifest, negotiate
+from hybridkv.graph import Topology
 from hybridkv.keys import KEY_PROFILE
 from hybridkv.record_formats import identity_fingerprint
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
     from hybridkv.group import CacheGroup
+
+_MOST_DIFFERENCES = 8  # told of one writer
 
 
 def cache_facts(cache: HybridCache, *, canary: Mapping[str, float] | None = None) -> Json:
@@ -82,7 +86,9 @@ def cache_facts(cache: HybridCache, *, canary: Mapping[str, float] | None = None
         "tier": None if cache.tier is None else cache.tier.name,
         "tier_writes": cache._tier_writes.mode,
         "admission": None if cache.admission is None else _plain(asdict(cache.admission)),
+        "writers": None if cache.tier is None else _writers(cache.manifest, cache.tier.manifests),
         "graph_widths": dict(cache._graph_widths),
+        "topologies": [_topology(topology) for topology in list(cache._topologies)],
         "canary": None if canary is None else {str(name): float(value) for name, value in canary.items()},
         "groups": [_group(cache, group) for group in cache.spec.groups],
         "metrics": {f.name: _plain(getattr(metrics, f.name)) for f in fields(metrics)},
@@ -91,6 +97,25 @@ def cache_facts(cache: HybridCache, *, canary: Mapping[str, float] | None = None
 
 def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _writers(ours: Manifest, known: Iterable[Manifest]) -> list[Json]:
+    """Tell of each known writer of the tier what stands between its records and this cache; nothing of itself."""
+    found = []
+    for writer in known:
+        told = negotiate(ours, writer)
+        apart = [d for d in told.differences if d.severity != COSMETIC]
+        found.append({"manifest": writer.fingerprint.hex(), "differences": [str(d) for d in apart[:_MOST_DIFFERENCES]]})
+    return found
+
+
+def _topology(topology: Topology) -> Json:
+    return {
+        "buckets": list(topology.shape.buckets),
+        "released": topology.released,
+        "buffers": len(topology.buffers),
+        "counts": {reason: times for reason, times in topology.counts.items() if times},
+    }
 
 
 def _group(cache: HybridCache, group: CacheGroup) -> Json:

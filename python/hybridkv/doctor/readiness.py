@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from hybridkv.doctor.answers import YES, Facts
 from hybridkv.doctor.documents import Json, Reader
-from hybridkv.doctor.questions import ITEMS, TOPICS, YES, Facts
+from hybridkv.doctor.questions import ITEMS, TOPICS
 
 
 def readiness(host: Json, cache: Json | None = None) -> Json:

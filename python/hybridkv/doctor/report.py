@@ -6,8 +6,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from hybridkv.doctor.answers import NO, NO_CACHE
 from hybridkv.doctor.documents import Json
-from hybridkv.doctor.questions import NO, NO_CACHE
 
 _PLAIN = (
     *("hybridkv", "key_profile", "format_schema", "record_version", "store_version", "cpu_features", "cuda", "python"),

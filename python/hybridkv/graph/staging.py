@@ -101,7 +101,7 @@ class Staging:
         refuse_capture("staging", "arrays that are made")
         self.shape: StepShape = step_shape(spec, max_blocks, padding, buckets, step_tokens, compact, groups)
         if cache is not None:
-            if getattr(cache, "spec", None) != spec:
+            if not self.shape.spec.same_pages(getattr(cache, "spec", None)):
                 raise ArgumentError("cache", "a HybridCache of this spec", cache)
             for table in self.shape.tables:
                 table.padding.check_apart(f"padding[{table.name}]", cache.pages[table.group.name])
@@ -225,7 +225,7 @@ class Staging:
         """Return what a row is made of, all of it checked."""
         if not isinstance(step, (Lease, Ticket)):
             raise ArgumentError(f"batch[{number}]", "a lease or a ticket", step)
-        if step._cache.spec is not self.shape.spec and step._cache.spec != self.shape.spec:
+        if not self.shape.spec.same_pages(step._cache.spec):
             raise ArgumentError(f"batch[{number}]", "a lease or ticket of a cache of this spec", step)
         tokens = step.tokens
         grown = step.grown_tokens if isinstance(step, Ticket) else tokens

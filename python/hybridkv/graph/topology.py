@@ -56,7 +56,18 @@ class Topology:
     It keeps every buffer that it recorded alive, as the graph needs them, until :meth:`release`.
     """
 
-    __slots__ = ("_buffers", "_counts", "_formats", "_names", "_poisoned", "_released", "_staged", "_watched", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_buffers",
+        "_counts",
+        "_formats",
+        "_names",
+        "_poisoned",
+        "_released",
+        "_staged",
+        "_watched",
+        "shape",
+    )
 
     def __init__(self, shape: StepShape, buffers: list[Recorded], staged: frozenset[str], watched: Watched) -> None:
         self.shape = shape
@@ -132,7 +143,7 @@ class Topology:
         if staging is not None:
             if any(given is not None for given in (max_blocks, padding, groups)) or compact or step_tokens != 1:
                 raise ArgumentError("staging", "None, or the widths and sentinels of the staging alone", "both")
-            if staging.shape.spec != spec:
+            if not staging.shape.spec.same_pages(spec):
                 raise ArgumentError("staging", "tables for this spec", staging)
             shape, tables = staging.shape, staging.buffers()
         else:
@@ -149,6 +160,8 @@ class Topology:
         watched = Watched.of(cache, spec, shape, pages)
         topology = cls(shape, made, frozenset(tables), watched)
         topology._check_pools()
+        if cache is not None:
+            cache._topologies.add(topology)
         return topology
 
     # -- asking ------------------------------------------------------------------------------------
@@ -232,6 +245,11 @@ class Topology:
     def counts(self) -> dict[str, int]:
         """How often :meth:`route` and :meth:`check` gave each reason."""
         return self._counts.read()
+
+    @property
+    def released(self) -> bool:
+        """Whether it guards nothing any more."""
+        return self._released
 
     @property
     def buffers(self) -> dict[str, BufferFacts]:

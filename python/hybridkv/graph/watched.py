@@ -55,7 +55,7 @@ class Watched:
         LeaseExpired, Closed
             A lease or ticket has ended.
         """
-        if cache is not None and getattr(cache, "spec", None) != spec:
+        if cache is not None and not spec.same_pages(getattr(cache, "spec", None)):
             raise ArgumentError("cache", "a HybridCache of this spec", cache)
         handles = [pages] if isinstance(pages, (Lease, Ticket)) else members("pages", pages, "leases and tickets")
         addressed = []
@@ -110,7 +110,7 @@ class Watched:
     def _stranger(self, step: Lease | Ticket, shape: StepShape, formats: Mapping[str, bytes]) -> Eager | None:
         """Return why a request belongs to another capture, whatever its length."""
         cache = step._cache
-        known = cache.spec is self._spec or cache.spec == self._spec
+        known = self._spec.same_pages(cache.spec)
         if not known or (self._cache is not None and cache is not self._cache):
             return Eager("cache", field="batch", expected="a lease or ticket of the captured cache", got=repr(cache))
         used = step.groups if isinstance(step, Ticket) else tuple(cache._index)
