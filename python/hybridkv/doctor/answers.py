@@ -24,30 +24,39 @@ NO_CACHE: Answer = (UNKNOWN, "no facts of a cache were given (--cache)")
 """What every question about a cache comes to where nothing is told of one."""
 
 
+class CacheFacts(Reader):
+    """Facts of a cache, its counters among them."""
+
+    def metric(self, name: str) -> int | float | None:
+        """Return a counter; None where it is not told."""
+        inside = self.inside("metrics")
+        return None if inside is None else inside.number(name)
+
+    def total(self, name: str) -> int | float | None:
+        """Return the sum of a counter that is kept by reason; None where it is not told."""
+        metrics = self.inside("metrics")
+        inside = None if metrics is None else metrics.inside(name)
+        return None if inside is None else sum(inside.number(key) or 0 for key in inside.names())
+
+    def groups(self) -> list[Reader]:
+        """Return the groups; none where they are not told."""
+        groups = self.each("groups") or []
+        if len(groups) > _MOST_ITEMS:
+            raise ArgumentError("cache.groups", f"at most {_MOST_ITEMS}", len(groups))
+        return groups
+
+
 @dataclass(frozen=True)
 class Facts:
     """What questions are answered from: a host, and a cache where its facts were given."""
 
     host: Json
-    cache: Reader | None
+    cache: CacheFacts | None
 
-    def metric(self, name: str) -> int | float | None:
-        """Return a counter of the cache; None where it is not told."""
-        inside = self.cache.inside("metrics") if self.cache is not None else None
-        return None if inside is None else inside.number(name)
 
-    def total(self, name: str) -> int | float | None:
-        """Return the sum of a counter that is kept by reason; None where it is not told."""
-        metrics = self.cache.inside("metrics") if self.cache is not None else None
-        inside = None if metrics is None else metrics.inside(name)
-        return None if inside is None else sum(inside.number(key) or 0 for key in inside.names())
-
-    def groups(self) -> list[Reader]:
-        """Return the groups of the cache; none where they are not told."""
-        groups = self.cache.each("groups") if self.cache is not None else None
-        if groups is not None and len(groups) > _MOST_ITEMS:
-            raise ArgumentError("cache.groups", f"at most {_MOST_ITEMS}", len(groups))
-        return groups or []
+def _of_a_cache(answer: Callable[[CacheFacts], Answer]) -> Callable[[Facts], Answer]:
+    """Make of what a cache tells an answer that also does without one."""
+    return lambda facts: NO_CACHE if facts.cache is None else answer(facts.cache)
 
 
 def _of(value: object, good: bool, evidence: str) -> Answer:
@@ -55,10 +64,9 @@ def _of(value: object, good: bool, evidence: str) -> Answer:
 
 
 def none_counted(*names: str) -> Callable[[Facts], Answer]:
-    def answer(facts: Facts) -> Answer:
-        if facts.cache is None:
-            return NO_CACHE
-        values = [facts.metric(name) for name in names]
+    @_of_a_cache
+    def answer(cache: CacheFacts) -> Answer:
+        values = [cache.metric(name) for name in names]
         if None in values:
             return UNKNOWN, "metrics: " + ", ".join(n for n, v in zip(names, values, strict=True) if v is None)
         told = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
@@ -67,28 +75,25 @@ def none_counted(*names: str) -> Callable[[Facts], Answer]:
     return answer
 
 
-def verified(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    verify = facts.cache.text("verify")
+@_of_a_cache
+def verified(cache: CacheFacts) -> Answer:
+    verify = cache.text("verify")
     return _of(verify, verify in ("sampled", "all"), "verify")
 
 
-def few_races(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    raced, lookups = facts.metric("raced"), facts.metric("lookups")
+@_of_a_cache
+def few_races(cache: CacheFacts) -> Answer:
+    raced, lookups = cache.metric("raced"), cache.metric("lookups")
     if raced is None or not lookups:
         return UNKNOWN, "no look-up was counted yet"
     return (YES if raced <= _SHARE_OF_RACES * lookups else NO), f"{raced} of {lookups} look-ups looked again"
 
 
-def lookups_settle(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
+@_of_a_cache
+def lookups_settle(cache: CacheFacts) -> Answer:
     names = ("lookups", "misses", "effective_hits", "pending", "withdrawn")
-    values = [facts.metric(name) for name in names]
-    metrics = facts.cache.inside("metrics")
+    values = [cache.metric(name) for name in names]
+    metrics = cache.inside("metrics")
     false_hits = None if metrics is None else metrics.inside("false_hits")
     if false_hits is None or None in values:
         return UNKNOWN, "metrics: not told"
@@ -101,12 +106,11 @@ def lookups_settle(facts: Facts) -> Answer:
     return (YES if lookups == settled else NO), f"{lookups} look-ups, {settled} accounted for"
 
 
-def pages_conserved(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    metrics = facts.cache.inside("metrics")
+@_of_a_cache
+def pages_conserved(cache: CacheFacts) -> Answer:
+    metrics = cache.inside("metrics")
     pages = None if metrics is None else metrics.inside("pages")
-    sizes = {group.text("name"): group.number("pages") for group in facts.groups()}
+    sizes = {group.text("name"): group.number("pages") for group in cache.groups()}
     if pages is None or not sizes or None in sizes.values():
         return UNKNOWN, "pages: not told"
     for name, size in sizes.items():
@@ -121,57 +125,45 @@ def pages_conserved(facts: Facts) -> Answer:
     return YES, f"{len(sizes)} pools"
 
 
-def eviction(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    eviction = facts.cache.text("eviction")
+@_of_a_cache
+def eviction(cache: CacheFacts) -> Answer:
+    eviction = cache.text("eviction")
     return _of(eviction, eviction == "usability", "eviction")
 
 
-def tier_writes(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    if "tier" not in facts.cache.names():
+@_of_a_cache
+def tier_writes(cache: CacheFacts) -> Answer:
+    if "tier" not in cache.names():
         return UNKNOWN, "tier: not told"
-    if facts.cache.text("tier") is None:
+    if cache.text("tier") is None:
         return YES, "no tier: nothing to write"
-    writes = facts.cache.text("tier_writes")
+    writes = cache.text("tier_writes")
     return _of(writes, writes in ("through", "back"), "tier_writes")
 
 
-def no_lost_records(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    loads, stores = facts.total("load_failures"), facts.total("store_failures")
+@_of_a_cache
+def no_lost_records(cache: CacheFacts) -> Answer:
+    loads, stores = cache.total("load_failures"), cache.total("store_failures")
     if loads is None or stores is None:
         return UNKNOWN, "metrics: not told"
     return (NO if loads or stores else YES), f"{loads} loads and {stores} stores failed"
 
 
-def formats_declared(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    groups = facts.groups()
-    bare = [group.text("name") or "?" for group in groups if group.inside("format") is None]
-    if not groups:
-        return UNKNOWN, "groups: not told"
-    return (NO, f"without a format: {', '.join(bare)}") if bare else (YES, f"{len(groups)} groups")
+def every_group_has(what: str, has: Callable[[Reader], object]) -> Callable[[Facts], Answer]:
+    @_of_a_cache
+    def answer(cache: CacheFacts) -> Answer:
+        groups = cache.groups()
+        bare = [group.text("name") or "?" for group in groups if not has(group)]
+        if not groups:
+            return UNKNOWN, "groups: not told"
+        return (NO, f"without a {what}: {', '.join(bare)}") if bare else (YES, f"{len(groups)} groups")
+
+    return answer
 
 
-def kernels_named(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    groups = facts.groups()
-    bare = [group.text("name") or "?" for group in groups if not group.texts("kernels")]
-    if not groups:
-        return UNKNOWN, "groups: not told"
-    return (NO, f"without a kernel: {', '.join(bare)}") if bare else (YES, f"{len(groups)} groups")
-
-
-def pools_fit(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    groups = facts.groups()
+@_of_a_cache
+def pools_fit(cache: CacheFacts) -> Answer:
+    groups = cache.groups()
     unbound = [group.text("name") or "?" for group in groups if not group.flag("bound")]
     if not groups or unbound:
         return UNKNOWN, f"no pool bound: {', '.join(unbound)}" if unbound else "groups: not told"
@@ -181,31 +173,28 @@ def pools_fit(facts: Facts) -> Answer:
     return (NO, str(wrong[0])) if wrong else (YES, f"{len(groups)} pools")
 
 
-def writers_agree(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    writers = facts.cache.each("writers")
+@_of_a_cache
+def writers_agree(cache: CacheFacts) -> Answer:
+    writers = cache.each("writers")
     if writers is None:
-        alone = "tier" in facts.cache.names() and facts.cache.text("tier") is None
+        alone = "tier" in cache.names() and cache.text("tier") is None
         return (YES, "no tier: nobody else's records") if alone else (UNKNOWN, "writers: not told")
     apart = [told for writer in writers for told in (writer.texts("differences") or [])[:1]]
     return (NO, f"{len(apart)} of {len(writers)}: {apart[0]}") if apart else (YES, f"{len(writers)} known writers")
 
 
-def identity(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    identity = facts.cache.inside("identity")
+@_of_a_cache
+def identity(cache: CacheFacts) -> Answer:
+    identity = cache.inside("identity")
     if identity is None:
         return UNKNOWN, "identity: not told"
     missing = [name for name in ("model", "weights") if not identity.text(name)]
     return (NO, f"empty: {', '.join(missing)}") if missing else (YES, f"{identity.text('model')}")
 
 
-def salted(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    identity = facts.cache.inside("identity")
+@_of_a_cache
+def salted(cache: CacheFacts) -> Answer:
+    identity = cache.inside("identity")
     salted = None if identity is None else identity.flag("salted")
     return _of(salted, bool(salted), "salt set")
 
@@ -229,20 +218,18 @@ def versions_known(facts: Facts) -> Answer:
     return (NO, f"nothing is known of {', '.join(unknown)}") if unknown else (YES, told)
 
 
-def widths(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    widths = facts.cache.inside("graph_widths")
+@_of_a_cache
+def widths(cache: CacheFacts) -> Answer:
+    widths = cache.inside("graph_widths")
     if widths is None:
         return UNKNOWN, "graph_widths: not told"
     names = widths.names()
     return (YES, ", ".join(names)) if names else (NO, "graph_widths: none")
 
 
-def guarded(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    topologies = facts.cache.each("topologies")
+@_of_a_cache
+def guarded(cache: CacheFacts) -> Answer:
+    topologies = cache.each("topologies")
     if topologies is None:
         return UNKNOWN, "topologies: not told"
     live = [topology for topology in topologies if not topology.flag("released")]
@@ -250,10 +237,9 @@ def guarded(facts: Facts) -> Answer:
     return (YES if live else NO), told
 
 
-def memory_stays(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    metrics = facts.cache.inside("metrics")
+@_of_a_cache
+def memory_stays(cache: CacheFacts) -> Answer:
+    metrics = cache.inside("metrics")
     eager = None if metrics is None else metrics.inside("eager")
     counts = {} if eager is None else {reason: eager.number(reason) for reason in _MEMORY_CHANGED}
     if not counts or None in counts.values():
@@ -263,38 +249,34 @@ def memory_stays(facts: Facts) -> Answer:
     return (NO, told) if changed else (YES, "no step found other memory than was captured")
 
 
-def few_eager(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    widths = facts.cache.inside("graph_widths")
+@_of_a_cache
+def few_eager(cache: CacheFacts) -> Answer:
+    widths = cache.inside("graph_widths")
     if widths is None or not widths.names():
         return UNKNOWN, "no widths are known, so no step is counted"
-    eager, lookups = facts.total("eager"), facts.metric("lookups")
+    eager, lookups = cache.total("eager"), cache.metric("lookups")
     if eager is None or not lookups:
         return UNKNOWN, "no look-up was counted yet"
     return (YES if eager <= _SHARE_OF_EAGER * lookups else NO), f"{eager} eager steps at {lookups} look-ups"
 
 
-def is_watched(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    lookups = facts.metric("lookups")
+@_of_a_cache
+def is_watched(cache: CacheFacts) -> Answer:
+    lookups = cache.metric("lookups")
     return _of(lookups, bool(lookups), "look-ups counted")
 
 
-def effective(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    hits, lookups, misses = facts.metric("effective_hits"), facts.metric("lookups"), facts.metric("misses")
+@_of_a_cache
+def effective(cache: CacheFacts) -> Answer:
+    hits, lookups, misses = cache.metric("effective_hits"), cache.metric("lookups"), cache.metric("misses")
     if hits is None or misses is None or not lookups or lookups == misses:
         return UNKNOWN, "no hit was counted yet"
     return (YES if 2 * hits >= lookups - misses else NO), f"{hits} of {lookups - misses} hits were effective"
 
 
-def canary(facts: Facts) -> Answer:
-    if facts.cache is None:
-        return NO_CACHE
-    canary = facts.cache.inside("canary")
+@_of_a_cache
+def canary(cache: CacheFacts) -> Answer:
+    canary = cache.inside("canary")
     if canary is None:
         return NO, "no canary was told of"
     rate, differed = canary.number("rate"), canary.number("mismatches")

@@ -105,14 +105,14 @@ ITEMS = (
         "abi",
         "Does every group declare the format of its bytes?",
         "CacheGroup(format=...)",
-        answers.formats_declared,
+        answers.every_group_has("format", lambda group: group.inside("format")),
     ),
     Item(
         "kernels",
         "abi",
         "Does every group name the kernels that read it?",
         "CacheGroup(kernels=[...])",
-        answers.kernels_named,
+        answers.every_group_has("kernel", lambda group: group.texts("kernels")),
     ),
     Item(
         "alignment",

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from hybridkv.doctor.answers import YES, Facts
-from hybridkv.doctor.documents import Json, Reader
+from hybridkv.doctor.answers import YES, CacheFacts, Facts
+from hybridkv.doctor.documents import Json
 from hybridkv.doctor.questions import ITEMS, TOPICS
 
 
@@ -32,7 +32,7 @@ def readiness(host: Json, cache: Json | None = None) -> Json:
     ArgumentError
         A fact of a wrong type.
     """
-    facts = Facts(host, None if cache is None else Reader("cache", cache))
+    facts = Facts(host, None if cache is None else CacheFacts("cache", cache))
     items: list[Json] = []
     for item in ITEMS:
         answer, evidence = item.answer(facts)
