@@ -262,6 +262,7 @@ void bind_cache(py::module_& m) {
           "make_room",
           [](CacheBox& box, int group, std::int64_t pages) { return box.cache.make_room(group, pages); },
           py::arg("group"), py::arg("pages"))
+      .def("withdraw_all", [](CacheBox& box) { return box.cache.withdraw_all(); })
       .def(
           "evictable", [](CacheBox& box, int group) { return box.cache.store().evictable(group); },
           py::arg("group"))

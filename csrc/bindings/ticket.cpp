@@ -184,6 +184,7 @@ void bind_ticket(py::module_& m) {
           py::arg("count"))
       .def(
           "fail", [](TicketBox& box, int kind) { box.box->cache.fail(*box.ticket, kind); }, py::arg("kind"))
+      .def("withhold", [](TicketBox& box) { box.box->cache.withhold(*box.ticket); })
       .def("close", [](TicketBox& box) { box.box->cache.close(*box.ticket); })
       .def(
           "end", [](TicketBox& box, bool keep_tip) { box.end(keep_tip, false); }, py::arg("keep_tip"))

@@ -201,6 +201,23 @@ bool BlockStore::retire(DescriptorId id, int group) {
   return true;
 }
 
+int BlockStore::withdraw_at(DescriptorId id, WordClass which) {
+  const int taken = std::popcount(static_cast<unsigned>(evict_at(id, which, SlotMask{0xFF})));
+  for (;;) {
+    const Word seen = descriptors_[index(id)].word(which);
+    const SlotMask left = seen.usable_slots();
+    if (left == 0 || is_directory(id)) return taken;
+    // A pin of our own makes the life that was seen, no directory's, go on until its slots retire.
+    const PinResult result = pin(id, which, seen, left);
+    if (result == PinResult::Full) return taken;
+    if (result == PinResult::Raced) continue;
+    for (std::uint32_t bits = left; bits != 0; bits &= bits - 1)
+      retire(id, group_at(which, std::countr_zero(bits)));
+    unpin(id, which);
+    return taken;
+  }
+}
+
 bool BlockStore::retire_of(Key128 key, int group) {
   const Sighting seen = table_.find(key);
   const GroupSlot& at_slot = slots_[group];

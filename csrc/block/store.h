@@ -164,6 +164,9 @@ class BlockStore {
   // evictable until then. Requires: at most EvictionRun::most_pages ids a run.
   SlotMask evict_at(DescriptorId id, WordClass which, SlotMask wanted, EvictionRun& run);
   void give_back(EvictionRun& run);
+  // Ends the use of every published page of a word: those that nobody pins are taken, the others retire. A directory is
+  // left. Returns: pages taken now. Progress: lock-free.
+  int withdraw_at(DescriptorId id, WordClass which);
   // Pages of a group that could be evicted now. Exact when idle; else near the truth. Progress: wait-free.
   std::int64_t evictable(int group) const { return evictable_.read(slots_[group].which, slots_[group].slot); }
   // No new pins on (id, group) from now on; the page goes with the last pin. Returns: false where the

@@ -161,13 +161,16 @@ class HybridCache {
   // Retires up to so many cached pages of a group that nobody pins, by the order of the cache; descriptor_pool: what
   // frees so many descriptors. Returns: how many are free for it. Progress: one thread at a time.
   std::int64_t make_room(int group, std::int64_t wanted);
+  // Ends the use of everything published: what nobody pins goes at once, the rest with its last pin, found by no match
+  // meanwhile. What is published while this runs may stay. Returns: pages free now. Progress: lock-free.
+  std::int64_t withdraw_all();
   // No new pins on a page whose content is wrong; it goes with its last pin.
   void quarantine(DescriptorId id, int group);
 
   // ---- running requests -----------------------------------------------------------------------
 
-  // Gives a request the right to memory. Returns: the ticket, or nullptr with the reason; the lease is
-  // withdrawn then, and its pins are gone. Throws Error(ArgumentError). Progress: may lock.
+  // Gives a request the right to memory. Returns: the ticket, or nullptr with the reason, and the lease is withdrawn then
+  // and holds no pins. Throws Error(ArgumentError). Progress: may lock.
   std::unique_ptr<Ticket> admit(const AdmitQuestion& question, NotAdmitted& refused);
   // Takes pages for so many more tokens, and one for each state named, all or none; may evict.
   // Throws Error(OutOfPages, ArgumentError, Closed); nothing has changed then.
@@ -175,10 +178,9 @@ class HybridCache {
   void grow(Ticket& ticket, std::int64_t tokens, std::span<const std::int64_t> states);
   // Throws where advance may not be called so: ArgumentError, Closed. Changes nothing.
   void check_advance(const Ticket& ticket, std::int64_t computed, std::span<const std::int64_t> states) const;
-  // Notes that rows up to the total are written, and which states were by the step itself. Up to
-  // copies_room states at the total are kept where they can be: step_copies are to run before the next step. `settles`: nothing
-  // waits, so that settle_advance follows at once. Requires: check_advance; ticket.keys reach `computed`.
-  // Progress: lock-free where pages are free, else may lock.
+  // Notes that rows up to the total are written, and which states were by the step itself. Up to copies_room states at
+  // the total are kept where they can be: step_copies are to run before the next step. `settles`: settle_advance follows at
+  // once. Requires: check_advance; ticket.keys reach `computed`. Progress: lock-free where pages are free, else may lock.
   void advance(Ticket& ticket, std::int64_t computed, std::span<const std::int64_t> states,
                std::int64_t copies_room, bool settles);
   // What follows from an advance to `upto`, in the order of the advances: complete blocks become visible, states
@@ -190,10 +192,10 @@ class HybridCache {
   void give_back_parked(Ticket& ticket, std::size_t count);
   // The continuation did not work: an open lease is settled as failed, and nothing more is published.
   void fail(Ticket& ticket, int kind);
-  // Refuses every later call on the ticket; end() then gives back what it holds. Throws Error(Closed).
-  // Progress: may lock.
+  // Refuses every later call on the ticket; end() then gives back what it holds. Throws Error(Closed). Progress: may lock.
   void close(Ticket& ticket);
   void end(Ticket& ticket, bool keep_tip, bool quarantine);
+  void withhold(Ticket& ticket);  // closed, its end waits: nothing more of it is published
   // Advances and grows many tickets. Requires: arrays as StepArrays says; tickets owned by the caller.
   // Progress: as grow. Nothing is allocated.
   void step(const StepArrays& arrays);

@@ -24,6 +24,10 @@ void HybridCache::close(Ticket& ticket) {
     settle(*ticket.lease, Settlement::Withdrawn);
 }
 
+void HybridCache::withhold(Ticket& ticket) {
+  if (!ticket.ended) ticket.failed = true;
+}
+
 // Requires: closed, once. quarantine: a ticket lost by its owner, whose pages may still be written.
 void HybridCache::end(Ticket& ticket, bool keep_tip, bool quarantine) {
   HKV_CHECK(ticket.closed && !ticket.ended);

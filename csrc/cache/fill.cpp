@@ -438,6 +438,19 @@ std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection>
   return retired;
 }
 
+std::int64_t HybridCache::withdraw_all() {
+  std::int64_t taken = 0;
+  std::vector<Key128> directories;
+  for (std::uint32_t i = 0; i < store_.blocks(); ++i) {
+    const DescriptorId id{i};
+    if (store_.is_directory(id)) directories.push_back(store_[id].key());
+    for (const WordClass which : {WordClass::H, WordClass::B}) taken += store_.withdraw_at(id, which);
+  }
+  for (const Key128 key : directories) unfile_directory(key);
+  counters_.add(kRetired, taken);
+  return taken;
+}
+
 void HybridCache::quarantine(DescriptorId id, int group) {
   if (store_.retire(id, group)) counters_.add(kQuarantined, 1);
 }

@@ -357,9 +357,9 @@ class HybridCache(CacheView, Tiered):
             For weights that are replaced in place. Keys that have a replaced value in a field that changed are refused
             (StaleIdentity). Leases of before end: their readers raise LeaseExpired, and the hit is withdrawn. Fills of
             before publish nothing any more, behind an event neither: abort them. Running requests fail: close them.
-            Pages of before are given back, pinned ones by eviction once they are released. Prefixes that
-            ``tier_writes="back"`` holds back are dropped; transfers under way end under the old keys. Records in a
-            tier stay under the old keys, which nobody can ask for.
+            Pages of before are given back, pinned ones once they are released, and nobody finds them until then.
+            Prefixes that ``tier_writes="back"`` holds back are dropped; transfers under way end under the old keys.
+            Records in a tier stay under the old keys, which nobody can ask for unless the old value returns.
         "version"
             For two versions side by side, as in a rolling upgrade: everything of before goes on under its own keys, new
             requests have the new identity, and neither is ever found under the other's.
@@ -386,8 +386,7 @@ class HybridCache(CacheView, Tiered):
         Notes
         -----
         Any thread may match, read, reserve, publish and abort meanwhile. No other thread may be in a call on a ticket,
-        in ``admit`` or ``step``, nor in another update: weights are not replaced under a step that runs. With
-        ``eviction="none"`` pages of before stay until their user evicts them (:meth:`evict` takes replaced keys).
+        in ``admit`` or ``step``, nor in another update: weights are not replaced under a step that runs.
         An engine's own hashes carry their own identity: the cache cannot tell old ones. Records in a tier keep the
         fingerprint of the identity that the cache was opened with, which is for people; their keys decide.
 

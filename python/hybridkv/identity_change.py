@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hybridkv import _core
 from hybridkv.errors import ArgumentError, Busy, StaleIdentity
 from hybridkv.identity import Identity
 
@@ -117,22 +118,28 @@ def changed_identity(cache: CacheBase, identity: Identity, on_change: str) -> Id
 
 
 def _fail_tickets(cache: CacheBase) -> int:
-    """Let running requests publish nothing more; they are closed by who has them."""
+    """Let running requests publish nothing more, and those that are closed behind an event; others close the former."""
     failed = 0
     for ref in cache._tickets.valuerefs():
         ticket = ref()
         if ticket is not None and ticket._end_era():
             failed += 1
+    for core in cache._deferred.owners():
+        if isinstance(core, _core.Ticket) and core.closed:
+            core.withhold()
     return failed
 
 
 def _evict_all(cache: CacheBase) -> int:
-    """Make room of everything that nobody pins. What another thread is about to let go may be left."""
+    """Make room of everything that nobody pins, and let what is pinned go with its last pin, found by nobody.
+
+    By the order of the cache first, which ends tips together with their directories.
+    """
     evicted = 0
     for index, pages in enumerate(cache.pages.values()):
         while gone := cache._core.make_room(index, pages):
             evicted += gone
-    return evicted
+    return evicted + cache._core.withdraw_all()
 
 
 def _pages_in_use(cache: CacheBase) -> int:

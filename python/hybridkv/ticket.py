@@ -315,10 +315,11 @@ class Ticket(Uncopied):
             deferred.drop_broken(core)  # the way out where an earlier event cannot be asked any more
         due = (event is None and not deferred) or deferred.due(core, event)
         core.close()
+        era = cache._era
 
         def effect() -> None:
             core.end(tip)
-            if cache.tier is not None:
+            if cache.tier is not None and not era.over:
                 cache._written(core.chain(), core.start_tokens, core.start_tokens)
 
         if due:

@@ -98,6 +98,22 @@ BUGS = [
         f"{UPDATES}::test_running_requests_fail_and_publish_nothing",
     ),
     Bug(
+        "pinned pages stay usable",
+        "pages that were pinned when the weights were replaced are found again once the old identity returns",
+        "csrc/block/store.cpp",
+        "    if (left == 0 || is_directory(id)) return taken;\n",
+        "    return taken;\n",
+        f"{UPDATES}::test_pages_that_are_pinned_over_an_update_are_found_by_nobody_when_an_identity_returns",
+    ),
+    Bug(
+        "closed request publishes late",
+        "a request that was closed behind an event publishes after the weights were replaced",
+        CHANGE,
+        "            core.withhold()\n",
+        "            core.closed\n",
+        f"{UPDATES}::test_the_end_of_a_request_that_waits_for_its_event_publishes_nothing",
+    ),
+    Bug(
         "publish not waited for",
         "pages are evicted while a publish of before is half done: what it makes visible stays",
         CHANGE,

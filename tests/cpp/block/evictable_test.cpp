@@ -28,7 +28,7 @@ class Run {
   void step() {
     const Key128 key = key_of(static_cast<int>(random_() % key_count));
     const int group = static_cast<int>(random_() % 3);
-    switch (random_() % 10) {
+    switch (random_() % 11) {
       case 0:
       case 1: fill(key, group); break;
       case 2:
@@ -38,6 +38,7 @@ class Run {
       case 6: store.evict(key, group); break;
       case 7: store.retire_of(key, group); break;
       case 8: retire(key, group); break;
+      case 9: withdraw(key); break;
       default: evict_at(key); break;
     }
   }
@@ -84,6 +85,11 @@ class Run {
     store.unpin(pins_[i].id, pins_[i].which);
     pins_[i] = pins_.back();
     pins_.pop_back();
+  }
+  void withdraw(Key128 key) {
+    const Sighting seen = store.table().find(key);
+    if (!seen.found()) return;
+    for (const WordClass which : {WordClass::H, WordClass::B}) store.withdraw_at(seen.id, which);
   }
   void retire(Key128 key, int group) {  // by id, pinned or not
     const Sighting seen = store.table().find(key);

@@ -125,6 +125,24 @@ HKV_TEST("a retired page takes no new pin and goes with its last one; its neighb
   w.expect_empty();
 }
 
+HKV_TEST(
+    "all published pages of a word are withdrawn: at once where nobody pins it, else with the last pin") {
+  World w;
+  DescriptorId id = w.ready(0);
+  w.ready(1);
+  EXPECT_EQ(w.withdraw_at(id, WordClass::H), 2);
+  w.expect_empty();
+  id = w.ready(0);
+  w.ready(1);
+  EXPECT(w.pin(id, 0) == PinResult::Pinned);
+  EXPECT_EQ(w.withdraw_at(id, WordClass::H), 0);
+  EXPECT(w.phase(0) == Phase::Retiring && w.phase(1) == Phase::Retiring);
+  EXPECT(w.pin(id, 0) == PinResult::Raced && w.pin(id, 1) == PinResult::Raced);
+  EXPECT_EQ(w.withdraw_at(id, WordClass::H), 0);
+  w.unpin(id, WordClass::H);
+  w.expect_empty();
+}
+
 HKV_TEST("pins stop at their limit, and one more is refused without a trace") {
   World w;
   const DescriptorId id = w.ready(0);
