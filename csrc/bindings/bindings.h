@@ -3,6 +3,8 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <string_view>
+
 #include "base/types.h"
 #include "layout/key_chain_tokens.h"
 
@@ -27,6 +29,7 @@ TokenView token_view(pybind11::handle tokens);
 
 // The 16 bytes of a key, of a digest or of a format.
 pybind11::bytes key_bytes(const Key128& key);
+Key128 key_from(const char* field, std::string_view bytes);  // throws Error(ArgumentError): not 16 bytes
 
 // What opening a store found, by name.
 pybind11::dict recovered_dict(const Recovered& recovered);

@@ -20,25 +20,21 @@ struct TransferBox {
   std::shared_ptr<Transfer> transfer;
 };
 
-Key128 key_from(const py::bytes& bytes) {
-  const auto text = static_cast<std::string_view>(bytes);
-  Key128 key;
-  if (text.size() != sizeof key)
-    throw Error(ErrorCode::ArgumentError, "fingerprint", "16 bytes", std::to_string(text.size()));
-  std::memcpy(&key, text.data(), sizeof key);
-  return key;
-}
-
-void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, const py::bytes& block,
-            const py::bytes& boundary, const py::bytes& identity, std::size_t staging_bytes) {
+void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, std::string_view block,
+            std::string_view boundary, std::string_view identity, std::size_t staging_bytes) {
   TierLink link;
   link.tier = &tier->here();
-  link.block_format = key_from(block);
-  link.boundary_format = key_from(boundary);
-  link.identity = key_from(identity);
+  link.block_format = key_from("block_format", block);
+  link.boundary_format = key_from("boundary_format", boundary);
+  link.identity = key_from("identity", identity);
   link.staging_bytes = staging_bytes;
   box.tier = tier;
   box.cache.attach(link);
+}
+
+void change_identity(const CacheBox& box, std::string_view identity) {
+  static_cast<void>(box.tier->here());
+  box.cache.transfers().change_identity(key_from("identity", identity));
 }
 
 // Behind a fork the reports of the tier are the parent's: whoever comes here from the child is refused.
@@ -142,6 +138,7 @@ void bind_transfer(py::module_& m) {
       });
   m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"),
         py::arg("boundary_format"), py::arg("identity"), py::arg("staging_bytes"));
+  m.def("change_identity", &change_identity, py::arg("cache"), py::arg("identity"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
         py::arg("durable"), py::arg("pinned"), py::arg("gated") = false);
   m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("since"),
