@@ -17,7 +17,6 @@ from hybridkv.doctor.documents import SCHEMA, Json
 from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError
 from hybridkv.keys import KEY_PROFILE
-from hybridkv.record_formats import identity_fingerprint
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
@@ -75,8 +74,9 @@ def cache_facts(cache: HybridCache, *, canary: Mapping[str, float] | None = None
             "weights": identity.weights,
             "adapter": identity.adapter,
             "salted": identity.salted,
-            "fingerprint": identity_fingerprint(identity).hex(),
+            "fingerprint": identity.fingerprint.hex(),
         },
+        "ranks": asdict(cache.spec.ranks),
         "verify": next(name for name, mode in VERIFY_MODES.items() if mode == cache._verify),
         "eviction": cache.eviction,
         "tier": None if cache.tier is None else cache.tier.name,
