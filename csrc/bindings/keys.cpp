@@ -23,11 +23,12 @@ namespace hkv {
 
 py::bytes key_bytes(const Key128& key) { return {reinterpret_cast<const char*>(&key), sizeof key}; }
 
-Key128 key_from(const char* field, std::string_view bytes) {
+Key128 key_from(const char* field, const py::bytes& bytes) {
+  const auto text = static_cast<std::string_view>(bytes);
   Key128 key;
-  if (bytes.size() != sizeof key)
-    throw Error(ErrorCode::ArgumentError, field, "16 bytes", std::to_string(bytes.size()));
-  std::memcpy(&key, bytes.data(), sizeof key);
+  if (text.size() != sizeof key)
+    throw Error(ErrorCode::ArgumentError, field, "16 bytes", std::to_string(text.size()));
+  std::memcpy(&key, text.data(), sizeof key);
   return key;
 }
 
@@ -161,7 +162,7 @@ std::shared_ptr<KeyChain> hashed(std::int64_t tokens, Hash hash) {
 }
 
 std::shared_ptr<KeyChain> build(py::handle tokens, std::int64_t unit_tokens, const py::tuple& identity,
-                                const py::tuple& media, std::string_view fingerprint) {
+                                const py::tuple& media, const py::bytes& fingerprint) {
   std::array<std::string_view, identity_parts> parts;
   for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = identity[i].cast<std::string_view>();
   const Sha256Words root = KeyChain::identity_root(unit_tokens, parts);

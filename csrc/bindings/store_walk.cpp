@@ -98,7 +98,7 @@ class StoreWalkBox {
     }
     return out;
   }
-  std::uint64_t lost_with(const std::vector<std::tuple<std::string, std::string, int>>& keys) const {
+  std::uint64_t lost_with(const std::vector<std::tuple<py::bytes, py::bytes, int>>& keys) const {
     std::vector<RecordKey> all;
     for (const auto& [digest, format, kind] : keys) {
       all.push_back({key_from("digest", digest), key_from("format", format), static_cast<RecordKind>(kind)});

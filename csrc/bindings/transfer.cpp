@@ -20,8 +20,8 @@ struct TransferBox {
   std::shared_ptr<Transfer> transfer;
 };
 
-void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, std::string_view block,
-            std::string_view boundary, std::string_view identity, std::size_t staging_bytes) {
+void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, const py::bytes& block,
+            const py::bytes& boundary, const py::bytes& identity, std::size_t staging_bytes) {
   TierLink link;
   link.tier = &tier->here();
   link.block_format = key_from("block_format", block);
@@ -32,7 +32,7 @@ void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, std::string_vie
   box.cache.attach(link);
 }
 
-void change_identity(const CacheBox& box, std::string_view identity) {
+void change_identity(const CacheBox& box, const py::bytes& identity) {
   static_cast<void>(box.tier->here());
   box.cache.transfers().change_identity(key_from("identity", identity));
 }
