@@ -107,7 +107,7 @@ py::tuple outcome(const TransferBox& self) {
                         o.written.failed);
 }
 
-// What the tier has of what is in memory.
+// What the tier is told of the cache, and has of what is in memory.
 void bind_copies(py::module_& m) {
   // Whether an offload of the prefix would store anything now.
   m.def(
@@ -116,6 +116,7 @@ void bind_copies(py::module_& m) {
         return transfers_of(box).is_unstored(keys, boundaries);
       },
       py::arg("cache"), py::arg("keys"), py::arg("boundaries"));
+  m.def("change_identity", &change_identity, py::arg("cache"), py::arg("identity"));
   // How often a page was found to have no copy any more.
   m.def(
       "copies_lost", [](const CacheBox& box) { return transfers_of(box).copies().lost(); }, py::arg("cache"));
@@ -138,7 +139,6 @@ void bind_transfer(py::module_& m) {
       });
   m.def("attach_tier", &attach, py::arg("cache"), py::arg("tier"), py::arg("block_format"),
         py::arg("boundary_format"), py::arg("identity"), py::arg("staging_bytes"));
-  m.def("change_identity", &change_identity, py::arg("cache"), py::arg("identity"));
   m.def("offload", &offload, py::arg("cache"), py::arg("keys"), py::arg("boundaries"), py::arg("timeout_s"),
         py::arg("durable"), py::arg("pinned"), py::arg("gated") = false);
   m.def("offload_new", &offload_new, py::arg("cache"), py::arg("keys"), py::arg("since"),

@@ -468,7 +468,7 @@ HKV_TEST("a record names the identity of its keys; of keys that say none, the ca
     if (keys == named) w.cache.transfers().change_identity({2, 2});
   }
   for (const auto& transfer : begun) w.cache.transfers().open(*transfer);
-  for (const Operation* operation : w.tier.waiting) found.push_back(operation->identity.lo);
+  for (const auto* operation : w.tier.waiting) found.push_back(operation->identity.lo);
   EXPECT(found == std::vector<std::uint64_t>({1, 1, 1, 7, 7, 7, 2, 2, 2}));
   w.tier.end_all();
   w.cache.transfers().poll();
