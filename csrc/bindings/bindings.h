@@ -27,6 +27,8 @@ TokenView token_view(pybind11::handle tokens);
 
 // The 16 bytes of a key, of a digest or of a format.
 pybind11::bytes key_bytes(const Key128& key);
+Key128 key_from(const char* field,
+                const pybind11::bytes& bytes);  // throws Error(ArgumentError): not 16 bytes
 
 // What opening a store found, by name.
 pybind11::dict recovered_dict(const Recovered& recovered);

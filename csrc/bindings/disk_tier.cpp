@@ -44,7 +44,9 @@ py::tuple open_disk(const std::string& path, const Sizes& sizes, double keep_sha
   without_gil([&] { tier = open_disk_tier(options); });
   const py::dict recovered = recovered_dict(tier->recovered());
   const std::string name = tier->engine();
-  return py::make_tuple(std::make_shared<TierBox>(std::move(tier)), recovered, name);
+  py::list formats;
+  for (const Key128& format : tier->recovered().formats) formats.append(key_bytes(format));
+  return py::make_tuple(std::make_shared<TierBox>(std::move(tier)), recovered, name, formats);
 }
 
 }  // namespace
@@ -52,6 +54,7 @@ py::tuple open_disk(const std::string& path, const Sizes& sizes, double keep_sha
 void bind_disk_tier(py::module_& m) {
   m.attr("record_version") = record_version;
   m.attr("store_version") = disk_layout_version;
+  m.attr("writers_files") = py::make_tuple(writers_name, writers_draft_name, writers_damaged_name);
   m.def("crc32c_path", [] { return crc32c_name(crc32c_path()); });
   m.def("open_disk_tier", &open_disk, py::arg("path"), py::arg("sizes"), py::arg("keep_share"),
         py::arg("engine"), py::arg("direct"), py::arg("depth"), py::arg("admission"),

@@ -23,6 +23,15 @@ namespace hkv {
 
 py::bytes key_bytes(const Key128& key) { return {reinterpret_cast<const char*>(&key), sizeof key}; }
 
+Key128 key_from(const char* field, const py::bytes& bytes) {
+  const auto text = static_cast<std::string_view>(bytes);
+  Key128 key;
+  if (text.size() != sizeof key)
+    throw Error(ErrorCode::ArgumentError, field, "16 bytes", std::to_string(text.size()));
+  std::memcpy(&key, text.data(), sizeof key);
+  return key;
+}
+
 namespace {
 
 // Hashing that takes longer than about 50 us lets other Python threads run; for less, giving the
@@ -153,14 +162,15 @@ std::shared_ptr<KeyChain> hashed(std::int64_t tokens, Hash hash) {
 }
 
 std::shared_ptr<KeyChain> build(py::handle tokens, std::int64_t unit_tokens, const py::tuple& identity,
-                                const py::tuple& media) {
+                                const py::tuple& media, const py::bytes& fingerprint) {
   std::array<std::string_view, identity_parts> parts;
   for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = identity[i].cast<std::string_view>();
   const Sha256Words root = KeyChain::identity_root(unit_tokens, parts);
+  const Key128 whose = key_from("fingerprint", fingerprint);
   TokenView view = token_view(tokens);
   auto spans = media_of(media);
   return hashed(view.count,
-                [&] { return KeyChain::build(root, unit_tokens, std::move(view), std::move(spans)); });
+                [&] { return KeyChain::build(root, unit_tokens, std::move(view), std::move(spans), whose); });
 }
 
 std::shared_ptr<KeyChain> extend(const KeyChain& parent, py::handle tokens, const py::tuple& media) {
@@ -246,7 +256,7 @@ TokenView token_view(py::handle tokens) {
 void bind_keys(py::module_& m) {
   py::class_<KeyChain, std::shared_ptr<KeyChain>>(m, "KeyChain")
       .def_static("build", &build, py::arg("tokens"), py::arg("unit_tokens"), py::arg("identity"),
-                  py::arg("media"))
+                  py::arg("media"), py::arg("fingerprint"))
       .def_static("from_hashes", &from_hashes, py::arg("hashes"), py::arg("unit_tokens"))
       .def("extend", &extend, py::arg("tokens"), py::arg("media"))
       .def("slice", &slice, py::arg("begin"), py::arg("end"), py::arg("keep_rest"))

@@ -16,15 +16,6 @@ namespace py = pybind11;
 namespace hkv {
 namespace {
 
-Key128 key_of(const std::string& bytes) {
-  Key128 out;
-  if (bytes.size() != sizeof out) {
-    throw Error(ErrorCode::ArgumentError, "digest", "16 bytes", std::to_string(bytes.size()));
-  }
-  std::memcpy(&out, bytes.data(), sizeof out);
-  return out;
-}
-
 py::list flaws_of(const std::vector<Flaw>& flaws) {
   py::list out;
   for (const Flaw& flaw : flaws) {
@@ -110,7 +101,7 @@ class StoreWalkBox {
   std::uint64_t lost_with(const std::vector<std::tuple<py::bytes, py::bytes, int>>& keys) const {
     std::vector<RecordKey> all;
     for (const auto& [digest, format, kind] : keys) {
-      all.push_back({key_of(digest), key_of(format), static_cast<RecordKind>(kind)});
+      all.push_back({key_from("digest", digest), key_from("format", format), static_cast<RecordKind>(kind)});
     }
     const std::lock_guard lock(mutex_);
     return here().lost_with(all);

@@ -20,25 +20,21 @@ struct TransferBox {
   std::shared_ptr<Transfer> transfer;
 };
 
-Key128 key_from(const py::bytes& bytes) {
-  const auto text = static_cast<std::string_view>(bytes);
-  Key128 key;
-  if (text.size() != sizeof key)
-    throw Error(ErrorCode::ArgumentError, "fingerprint", "16 bytes", std::to_string(text.size()));
-  std::memcpy(&key, text.data(), sizeof key);
-  return key;
-}
-
 void attach(CacheBox& box, const std::shared_ptr<TierBox>& tier, const py::bytes& block,
             const py::bytes& boundary, const py::bytes& identity, std::size_t staging_bytes) {
   TierLink link;
   link.tier = &tier->here();
-  link.block_format = key_from(block);
-  link.boundary_format = key_from(boundary);
-  link.identity = key_from(identity);
+  link.block_format = key_from("block_format", block);
+  link.boundary_format = key_from("boundary_format", boundary);
+  link.identity = key_from("identity", identity);
   link.staging_bytes = staging_bytes;
   box.tier = tier;
   box.cache.attach(link);
+}
+
+void change_identity(const CacheBox& box, const py::bytes& identity) {
+  static_cast<void>(box.tier->here());
+  box.cache.transfers().change_identity(key_from("identity", identity));
 }
 
 // Behind a fork the reports of the tier are the parent's: whoever comes here from the child is refused.
@@ -111,7 +107,7 @@ py::tuple outcome(const TransferBox& self) {
                         o.written.failed);
 }
 
-// What the tier has of what is in memory.
+// What the tier is told of the cache, and has of what is in memory.
 void bind_copies(py::module_& m) {
   // Whether an offload of the prefix would store anything now.
   m.def(
@@ -120,6 +116,7 @@ void bind_copies(py::module_& m) {
         return transfers_of(box).is_unstored(keys, boundaries);
       },
       py::arg("cache"), py::arg("keys"), py::arg("boundaries"));
+  m.def("change_identity", &change_identity, py::arg("cache"), py::arg("identity"));
   // How often a page was found to have no copy any more.
   m.def(
       "copies_lost", [](const CacheBox& box) { return transfers_of(box).copies().lost(); }, py::arg("cache"));

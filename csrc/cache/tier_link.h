@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a cache knows of its tier: which, how its records are named, and which loads failed lately.
 //
-// Thread safety: TierLink is set once, before the cache is used. FailedLoads on any thread, wait-free: it is a hint.
+// Thread safety: TierLink is set once, before the cache is used, but for its identity, which the transfers' lock covers.
+// FailedLoads on any thread, wait-free: it is a hint.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace hkv {
 struct TierLink {
   Tier* tier = nullptr;
   Key128 block_format, boundary_format;  // fingerprints of what the records of this spec look like
-  Key128 identity;                       // for people who look into a store
+  Key128 identity;                       // of keys that do not tell theirs; for people who look into a store
   std::size_t staging_bytes = std::size_t{128} << 20;  // host memory for pages of device pools on their way
   const CudaLibrary* cuda = nullptr;                   // nullptr: the driver that is installed
 

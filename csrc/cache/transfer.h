@@ -86,6 +86,7 @@ struct Transfer {
   TransferKind kind = TransferKind::Offload;
   TransferOptions options;
   std::shared_ptr<const KeyChain> keys;
+  Key128 identity;  // of the keys, or of the cache when it was begun: for who looks into a store
   std::int64_t tokens =
       0;  // length that a restore makes usable, or the longest boundary that an offload stores
   std::vector<Record> records;

@@ -61,7 +61,14 @@ std::int64_t Transfers::poll_locked() {
   return settled;
 }
 
+void Transfers::change_identity(Key128 identity) {
+  const std::lock_guard guard(lock_);
+  cache_.link_.identity = identity;
+}
+
 void Transfers::begin(const std::shared_ptr<Transfer>& transfer) {
+  if (transfer->keys != nullptr) transfer->identity = transfer->keys->identity();
+  if (transfer->identity == Key128{}) transfer->identity = cache_.link_.identity;
   for (const Transfer::Record& record : transfer->records) transfer->bytes_total += record.bytes;
   finish_if_over(*transfer);
   if (transfer->finished) return;
@@ -155,7 +162,7 @@ TierStatus Transfers::submit(const Transfer& transfer, std::span<const std::size
     PutItem item;
     item.key = record.key;
     item.parent = record.parent;
-    item.identity = cache_.link_.identity;
+    item.identity = transfer.identity;
     item.tokens = static_cast<std::uint64_t>(record.tokens);
     item.parts = record.parts;
     item.flags = record.flags;

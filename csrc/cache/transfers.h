@@ -66,6 +66,8 @@ class Transfers {
   // (group, own block) that a restore at that length would load now. Progress: wait-free.
   std::vector<std::pair<int, std::int64_t>> loads(const KeyChain& keys, std::int64_t tokens) const;
 
+  // Effect: what is begun from now on, of keys that do not say whose they are, is stored as of that identity.
+  void change_identity(Key128 identity);
   // Of a tier that has no index: asks it for the records of a prefix that it is not known to have, so that later matches
   // know. Returns: how many are asked for; 0 also where it has no room for the question now. Progress: as poll.
   std::int64_t ask(const KeyChain& keys, const TransferOptions& options) const;

@@ -67,13 +67,14 @@ Sha256Words KeyChain::identity_root(std::int64_t unit_tokens,
 }
 
 std::shared_ptr<KeyChain> KeyChain::build(const Sha256Words& root, std::int64_t unit_tokens, TokenView tokens,
-                                          std::vector<MediaSpan> media) {
+                                          std::vector<MediaSpan> media, Key128 identity) {
   check_unit(unit_tokens);
   check_media(media, tokens.count);
   std::shared_ptr<KeyChain> chain(new KeyChain);
   chain->unit_tokens_ = unit_tokens;
   chain->root_ = root;
   chain->root_key_ = head_of(root);
+  chain->identity_ = identity;
   chain->media_ = std::move(media);
   chain->append(std::move(tokens), nullptr);
   return chain;
@@ -117,6 +118,7 @@ std::shared_ptr<KeyChain> KeyChain::extend(TokenView tokens, std::vector<MediaSp
   chain->end_unit_ = end_unit_;
   chain->root_ = root_;
   chain->root_key_ = root_key_;
+  chain->identity_ = identity_;
   chain->first_tip_unit_ = first_tip_unit_;
   chain->media_ = std::move(media);
   chain->newest_ = newest_;

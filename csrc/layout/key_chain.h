@@ -58,10 +58,10 @@ class KeyChain {
                                    std::span<const std::string_view, identity_parts> parts);
 
   // Names every whole unit of `tokens`. The view is kept; a partial last unit is copied now, so that the
-  // tip which is published is the one that was hashed.
+  // tip which is published is the one that was hashed. `identity`: what stands for it, for who looks into a store.
   // Throws: ArgumentError (unit_tokens, tokens, media); nothing has changed.
   static std::shared_ptr<KeyChain> build(const Sha256Words& root, std::int64_t unit_tokens, TokenView tokens,
-                                         std::vector<MediaSpan> media);
+                                         std::vector<MediaSpan> media, Key128 identity = {});
 
   // An engine's own hashes, 16 bytes each. Such a chain has no tokens, so no tips and no continuation.
   static std::shared_ptr<KeyChain> from_hashes(std::vector<Key128> keys, std::int64_t unit_tokens);
@@ -96,6 +96,8 @@ class KeyChain {
   std::int64_t tokens() const { return end_unit_ * unit_tokens_ + rest_tokens(); }
   std::int64_t rest_tokens() const { return static_cast<std::int64_t>(rest_.size()); }
   Key128 root() const { return root_key_; }
+  // What stands for the identity in the root, its salt left out; no part of any key. Zero: nobody said.
+  Key128 identity() const { return identity_; }
   bool has_tokens() const { return has_tokens_; }
   // Tokens of units below it may not be here: no tips are named there.
   std::int64_t first_tip_unit() const { return first_tip_unit_; }
@@ -155,6 +157,7 @@ class KeyChain {
   bool has_tokens_ = true;
   Sha256Words root_{};
   Key128 root_key_;
+  Key128 identity_;  // kept by every chain that is made of this one
   std::shared_ptr<Digests> digests_;
   std::shared_ptr<Segment> newest_;
   std::vector<std::uint32_t> rest_;  // ids of the partial last unit

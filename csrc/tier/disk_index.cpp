@@ -89,6 +89,18 @@ bool DiskIndex::has_parent(const RecordKey& key, const Key128& parent) const {
   return parent == Key128{} || find_parent(key.kind, format_number(key.format), parent) != none_u32;
 }
 
+std::vector<Key128> DiskIndex::formats_in_use() const {
+  std::vector<bool> used(format_count_.load());
+  for (Number n = 0; n < made_; ++n) {
+    if (holds(n)) used[word(n).format()] = true;
+  }
+  std::vector<Key128> out;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) out.push_back(formats_[i]);
+  }
+  return out;
+}
+
 DiskIndex::Number DiskIndex::take_cell() {
   if (spare_ != none_u32) return std::exchange(spare_, cell(spare_).next);
   if (made_ == index_chunk * index_chunks - 1) return none_u32;

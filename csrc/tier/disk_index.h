@@ -75,6 +75,8 @@ class DiskIndex {
   CellWord word(Number n) const { return cell(n).word(); }
   // Records of the tree below, itself with them; stops counting at `most`.
   std::uint32_t tree_size(Number n, std::uint32_t most) const;
+  // Of the records that are there. Cost: a look at each.
+  std::vector<Key128> formats_in_use() const;
   std::size_t bytes() const { return std::size_t{made_} * sizeof(IndexCell) + buckets_.bytes(); }
 
   // Of recovery, before any reader: records come in any order, without their parents; `link_loaded` makes the forest.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tier/io.h"
 #include "tier/tier.h"
@@ -45,6 +46,7 @@ struct Recovered {
   std::uint64_t torn = 0, stale = 0, orphans = 0, removed = 0;
   std::uint64_t unknown_files = 0;  // neither of the store nor touched
   double seconds = 0;
+  std::vector<Key128> formats;  // of the records
 };
 
 // Puts: a record whose parent is neither there nor on its way is a Miss; one that is there is Ok and not written again.

@@ -120,6 +120,11 @@ Superblock read_superblock_file(Io& io) {
   refuse("path", "a store", "a directory whose superblock is damaged");
 }
 
+bool is_known_name(const std::string& name) {
+  return name == superblock_name || name == superblock_draft_name || name == writers_name ||
+         name == writers_draft_name || name == writers_damaged_name;
+}
+
 // ---- regions --------------------------------------------------------------------------------
 
 struct FoundRegion {
@@ -168,7 +173,7 @@ class Recovery {
       if (name == superblock_draft_name) io_.remove(name);
       const auto of_region = read_region_name(name);
       if (!of_region) {
-        recovered_.unknown_files += name != superblock_name && name != superblock_draft_name;
+        recovered_.unknown_files += is_known_name(name) ? 0 : 1;
         continue;
       }
       FoundRegion found;
@@ -455,6 +460,7 @@ DiskContent recover(Io& io, const DiskOptions& options, DiskIndex& index, Recove
   }
   Recovery recovery(io, options, index, recovered, superblock, left_out);
   DiskContent out = recovery.run(names);
+  recovered.formats = index.formats_in_use();
   recovered.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   return out;
 }

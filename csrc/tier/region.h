@@ -32,6 +32,10 @@ inline constexpr std::uint32_t most_regions = 1'000'000;                    // s
 
 inline constexpr const char* superblock_name = "superblock";
 inline constexpr const char* superblock_draft_name = "superblock.new";
+// Who wrote into the store (docs/disk-format.md): kept by who opens it, and neither read nor written here.
+inline constexpr const char* writers_name = "writers";
+inline constexpr const char* writers_draft_name = "writers.new";
+inline constexpr const char* writers_damaged_name = "writers.damaged";
 
 constexpr std::uint64_t round_up_to_unit(std::uint64_t bytes) {
   return (bytes + disk_unit - 1) / disk_unit * disk_unit;

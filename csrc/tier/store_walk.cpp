@@ -38,6 +38,14 @@ std::size_t first_difference(std::span<const std::byte> found, std::span<const s
                                   found.begin());
 }
 
+StoreFileKind kind_of(const std::string& name) {
+  if (name == superblock_name) return StoreFileKind::Superblock;
+  if (name == superblock_draft_name || name == writers_draft_name) return StoreFileKind::Draft;
+  if (name == writers_name) return StoreFileKind::Writers;
+  if (name == writers_damaged_name) return StoreFileKind::SetAside;
+  return read_region_name(name) ? StoreFileKind::Region : StoreFileKind::Unknown;
+}
+
 std::uint64_t place_number(const RecordPlace& place) { return std::uint64_t{place.region} << 32 | place.at; }
 
 }  // namespace
@@ -78,10 +86,7 @@ void StoreWalk::list_files() {
   std::sort(names.begin(), names.end());
   for (std::string& name : names) {
     StoreFile out;
-    out.kind = name == superblock_name         ? StoreFileKind::Superblock
-               : name == superblock_draft_name ? StoreFileKind::Draft
-               : read_region_name(name)        ? StoreFileKind::Region
-                                               : StoreFileKind::Unknown;
+    out.kind = kind_of(name);
     FileId file = no_file;
     int result = io_->open(name, Io::Mode::Read, file);
     if (result == 0) {

@@ -30,7 +30,7 @@
 
 namespace hkv {
 
-enum class StoreFileKind : std::uint8_t { Superblock, Draft, Region, Unknown };
+enum class StoreFileKind : std::uint8_t { Superblock, Draft, Region, Unknown, Writers, SetAside };
 struct StoreFile {
   std::string name;
   StoreFileKind kind = StoreFileKind::Unknown;

@@ -378,6 +378,8 @@ class HybridCache(CacheView, Tiered):
         ------
         Busy
             "refuse", and the cache is not empty; nothing has changed.
+        TierError
+            The file of :meth:`Tier.keep_manifests` cannot be written; nothing has changed.
         ArgumentError
             No Identity, the same one, another word.
         Closed
@@ -387,8 +389,10 @@ class HybridCache(CacheView, Tiered):
         -----
         Any thread may match, read, reserve, publish and abort meanwhile. No other thread may be in a call on a ticket,
         in ``admit`` or ``step``, nor in another update: weights are not replaced under a step that runs.
-        An engine's own hashes carry their own identity: the cache cannot tell old ones. Records in a tier keep the
-        fingerprint of the identity that the cache was opened with, which is for people; their keys decide.
+        An engine's own hashes carry their own identity: the cache cannot tell old ones. Records in a tier have the
+        fingerprint of their keys' identity, which is for people, and of an engine's own hashes that of the cache when
+        their transfer began. The tier is told the new manifest, so that look-ups which miss beside records of before
+        say so (``metrics().tier_skew``).
 
         Examples
         --------

@@ -122,6 +122,18 @@ class CacheBase(Uncopied):
         self._arenas = PoolArenas(tier)
         weakref.finalize(self, self._arenas.unbound).atexit = False
 
+    def _tell_tier(self, spec: CacheSpec) -> None:
+        """Let the tier know whose records will come from now on; raises TierError, and nothing has changed, as `know`.
+
+        Records on their way keep the identity that they were begun under.
+        """
+        if self.tier is None:
+            return
+        own = Manifest.of(spec)
+        self.tier.know(own)
+        self._skew.change(own)
+        _core.change_identity(self._core, own.identity)
+
     # -- pools -------------------------------------------------------------------------------------
 
     def bind(

@@ -7,9 +7,11 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import NoReturn
 
 from hybridkv.errors import ArgumentError, SpecError
+from hybridkv.formats.canonical import framed_digest
 
 DIGEST_BYTES = (16, 64)
 """Fewest and most bytes of a declared digest: a shorter one can be met by chance, or on purpose."""
@@ -168,6 +170,12 @@ class Identity:
         """32 bytes, SHA-256 of everything but the salt: to compare two sides, or as the `draft` of another identity."""
         model, weights, adapter, _, extra = self.parts()
         return hashlib.sha256(b"".join(_framed(part) for part in (model, weights, adapter, extra))).digest()
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """16 bytes that tell identities apart in a manifest and in a store's records; the salt is no part of them."""
+        items = [(name, getattr(self, name)) for name in ("model", "weights", "adapter")]
+        return framed_digest("hybridkv.identity", [*items, ("extra", self.parts()[-1])])
 
     def differences(self, other: Identity) -> tuple[str, ...]:
         """Tell the names of the fields in which another identity differs; of the salt no more than its name.

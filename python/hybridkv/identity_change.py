@@ -103,6 +103,7 @@ def changed_identity(cache: CacheBase, identity: Identity, on_change: str) -> Id
         if used := _pages_in_use(cache):
             raise Busy("cache", "no page that is published or taken", f"{used} pages")
     spec = replace(cache.spec, identity=identity)
+    cache._tell_tier(spec)
     if on_change == "version":
         cache.spec, cache._root = spec, None
         return IdentityChange(on_change, changed, 0, 0, 0)

@@ -198,7 +198,7 @@ def block_keys(
     ids = readable_ids(tokens)
     spans = _spans(media)
     if parent is None:
-        core = _core.KeyChain.build(ids, unit, identity.parts(), spans)
+        core = _core.KeyChain.build(ids, unit, identity.parts(), spans, identity.fingerprint)
         return BlockKeys(core, identity, _in_rest(core, spans))
     if not isinstance(parent, BlockKeys):
         raise ArgumentError("parent", "BlockKeys", type(parent).__name__)

@@ -17,6 +17,7 @@ from fractions import Fraction
 
 from hybridkv.coverage import Checkpoint, Chunk, Prefix, positive_int
 from hybridkv.errors import ArgumentError, SpecError
+from hybridkv.formats import RankGeometry
 from hybridkv.group import MOST_LAYERS, TOKENS_LIMIT, CacheGroup, Need, token_length
 from hybridkv.identity import Identity
 from hybridkv.kinds import StateKind
@@ -46,6 +47,9 @@ class CacheSpec:
         At most 8 with ``Prefix`` coverage and at most 8 others; names are unique.
     identity : Identity, optional
         Goes into the root of every key.
+    ranks : RankGeometry, optional
+        How ranks share the model, and which one has these pages: records of one are never read as another's. Keys are
+        the same on all ranks. Default: one rank holds all.
 
     Attributes
     ----------
@@ -70,6 +74,7 @@ class CacheSpec:
     unit_tokens: int
     groups: Sequence[CacheGroup]
     identity: Identity = field(default_factory=Identity, kw_only=True)
+    ranks: RankGeometry = field(default_factory=RankGeometry, kw_only=True)
 
     def __post_init__(self) -> None:
         unit = _unit(self.unit_tokens)
@@ -81,6 +86,8 @@ class CacheSpec:
                 raise SpecError("groups", "CacheGroup objects", group)
         if not isinstance(self.identity, Identity):
             raise SpecError("identity", "an Identity", self.identity)
+        if not isinstance(self.ranks, RankGeometry):
+            raise SpecError("ranks", "a RankGeometry", self.ranks)
         object.__setattr__(self, "groups", tuple(group.resolved(unit) for group in self.groups))
         self._check_names()
         self._check_words()
@@ -89,13 +96,15 @@ class CacheSpec:
             raise SpecError("groups", "blocks whose common multiple is below 2**62", self.boundary_tokens)
 
     def same_pages(self, other: object) -> bool:
-        """Whether pages of one are pages of the other: units and groups are the same, whatever the identity.
+        """Whether pages of one are pages of the other: units, groups and ranks are the same, whatever the identity.
 
         What has been captured or laid out for one spec holds for the other: weights may be replaced in place.
         """
         if self is other:
             return True
-        return isinstance(other, CacheSpec) and (self.unit_tokens, self.groups) == (other.unit_tokens, other.groups)
+        if not isinstance(other, CacheSpec):
+            return False
+        return (self.unit_tokens, self.groups, self.ranks) == (other.unit_tokens, other.groups, other.ranks)
 
     @classmethod
     def homogeneous(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hybridkv.errors import ArgumentError, TierError
+from hybridkv.store_writers import writers_error_lines, writers_lines, writers_of
 from hybridkv.tiers import DiskTier, Flaw, PutItem, RecordKey, RecordKind, Store, StoredRecord, StoredRegion, TierStatus
 from hybridkv.tiers.store import STANDINGS
 
@@ -62,10 +63,11 @@ def inspect(store: Store, *, records: bool, key: bytes | None = None) -> Json:
                     ]
     if key is not None and not listed:
         raise TierError("key", "the digest of a record of the store", key.hex())
-    others = [file for file in store.files if file.kind != "region"]
+    others = [file for file in store.files if file.kind not in ("region", "superblock", "writers")]
     of = tally.bytes
-    of["superblock"] = sum(file.bytes for file in others if file.kind == "superblock")
-    of["other_files"] = sum(file.bytes for file in others if file.kind != "superblock")
+    for kind in ("superblock", "writers"):
+        of[kind] = sum(file.bytes for file in store.files if file.kind == kind)
+    of["other_files"] = sum(file.bytes for file in others)
     of["total"] = sum(file.bytes for file in store.files)
     return {
         **_head(store),
@@ -82,11 +84,8 @@ def inspect(store: Store, *, records: bool, key: bytes | None = None) -> Json:
         "regions": regions,
         "bytes": dict(of),
         "recovery": {name: getattr(store.recovered, name) for name in store.recovered.__slots__ if name != "seconds"},
-        "other_files": [
-            {"name": file.name, "bytes": file.bytes, "error": file.error}
-            for file in others
-            if file.kind != "superblock"
-        ],
+        "other_files": [{"name": file.name, "bytes": file.bytes, "error": file.error} for file in others],
+        **writers_of(store, tally.formats),
         "flaws": tally.flaws + len(store.flaws),
         "listed": listed if records or key is not None else None,
     }
@@ -116,7 +115,7 @@ def verify(store: Store, step: Callable[[], None]) -> Json:
     flaws: list[Json] = [_flaw(flaw, "superblock") for flaw in store.flaws]
     gone: list[RecordKey] = []
     counts: Counter[str] = Counter()
-    read = sum(file.bytes for file in store.files if file.kind == "superblock")
+    read = sum(file.bytes for file in store.files if file.kind in ("superblock", "writers"))
     for region in store.regions(every_byte=True):
         read += region.bytes
         counts.update(torn=region.torn, stale=region.stale, torn_bytes=region.torn_bytes)
@@ -145,6 +144,7 @@ def verify(store: Store, step: Callable[[], None]) -> Json:
         "bytes_read": read,
         "seconds": round(seconds, 3),
         "bytes_per_second": round(read / seconds) if seconds else 0,
+        "writers_error": store.writers.error,
         "quarantined": None,
     }
 
@@ -274,8 +274,8 @@ class _Tally:
         self.formats: dict[tuple[str, str], dict[str, int]] = {}
         self.identities: dict[str, dict[str, int]] = {}
         self.flaws = 0
-        names = ("superblock", "headers", "footers", "live", "dead", "tombstones", "torn", "free", "other_files")
-        self.bytes: Json = dict.fromkeys((*names, "total"), 0)
+        names = ("superblock", "headers", "footers", "live", "dead", "tombstones", "torn", "free")
+        self.bytes: Json = dict.fromkeys((*names, "writers", "other_files", "total"), 0)
 
     def add(self, region: StoredRegion) -> Json:
         live = dead = tombstones = 0
@@ -343,6 +343,7 @@ def inspect_text(document: Json) -> str:
     """Return the text of an inspection."""
     lines = [*_head_lines(document), ""]
     lines += _record_lines(document)
+    lines += writers_lines(document)
     lines += ["", *_region_lines(document["regions"]), ""]
     of = document["bytes"]
     lines += ["bytes: " + ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in of.items() if size)]
@@ -380,6 +381,7 @@ def verify_text(document: Json) -> str:
         lines += [f"DAMAGED {flaw['file']} at {flaw['offset']:,}: {flaw['at']}: {flaw['damage']}"]
     for record in document["damaged"]:
         lines += _damaged_lines(record)
+    lines += writers_error_lines(document)
     if document["unreadable"]:
         lines += [
             f"{_records(document['unreadable'])} cannot be read any more; {document['lost_with_them']:,} that stand on "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a look-up found nothing in a tier that is not empty: which writer's records are there, and what differs.
 
-Thread safety: any thread may call; `meet` once, before the others. Counting takes a lock, on the way of look-ups alone
-that found nothing to use beside records that this cache cannot read.
+Thread safety: any thread may call; `meet` once, before the others, and `change` one at a time. Counting takes a lock,
+on the way of look-ups alone that found nothing to use beside records that this cache cannot read.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ UNKNOWN = "unknown writer"
 """Stands for records of another format whose writer's manifest nobody has told the tier."""
 
 _Answer = Agreement | Refusal
+_Apart = tuple[tuple[Manifest, _Answer], ...]
 
-_OTHER_KEYS = ("identity", "unit_tokens", "key_profile")
+_OTHER_UNITS = ("unit_tokens", "key_profile")
+_OTHER_KEYS = ("identity", *_OTHER_UNITS)
 
 
 class TierSkew:
@@ -55,7 +57,7 @@ class TierSkew:
         self._counts: Counter[str] = Counter()
         self._own: Manifest | None = None
         self._tier: Tier | None = None
-        self._met: tuple[tuple[Manifest, ...], tuple[tuple[Manifest, _Answer], ...]] = ((), ())  # replaced as one
+        self._met: tuple[Manifest | None, tuple[Manifest, ...], _Apart] = (None, (), ())  # replaced as one
 
     def meet(self, own: Manifest, tier: Tier) -> None:
         """Negotiate with everybody who is known to have written into a tier.
@@ -76,11 +78,15 @@ class TierSkew:
                 plans = {} if isinstance(told, Refusal) else told.conversions
                 raise TierError("tier", expected, _because(told), differences=told.differences, plans=plans)
 
+    def change(self, own: Manifest) -> None:
+        """Compare with another manifest from now on: the cache has another identity."""
+        self._own = own
+
     def note(self, verdict: Verdict) -> None:
         """Count a look-up that found nothing to use, where other records in the tier may be why."""
         raw = verdict._why
         if verdict._outcome == Outcome.MISS:
-            causes = self._other_keys()
+            causes = self._other_keys(verdict)
         elif raw is not None and raw[0] == Check.ABI and raw[4]:
             causes = [next((d.where for d in self.differences(verdict) if d.severity != COSMETIC), UNKNOWN)]
         else:
@@ -113,24 +119,28 @@ class TierSkew:
         with self._lock:
             return dict(self._counts)
 
-    def _other_keys(self) -> list[str]:
-        """Return the fields by which keys of known writers are never keys of this cache."""
-        found = []
-        for _, told in self._apart():
-            found += [d.where for d in told.differences if d.reason and d.field.partition(".")[0] in _OTHER_KEYS]
-        return sorted(set(found))
+    def _other_keys(self, verdict: Verdict) -> list[str]:
+        """Return the fields by which keys of known writers are never those that were looked for."""
+        asked = verdict._keys.identity  # that of before an update may be asked for still
+        found = set()
+        for writer, told in self._apart():
+            same = asked is not None and asked.fingerprint == writer.identity
+            names = _OTHER_UNITS if same else _OTHER_KEYS
+            found |= {d.where for d in told.differences if d.reason and d.field.partition(".")[0] in names}
+        return sorted(found)
 
-    def _apart(self) -> tuple[tuple[Manifest, _Answer], ...]:
+    def _apart(self) -> _Apart:
         """Return the known writers whose records are not ours, with what differs."""
-        if self._own is None or self._tier is None:
+        own, tier = self._own, self._tier
+        if own is None or tier is None:
             return ()
-        known, apart = self._met
-        if known is not self._tier.manifests:
-            own, known = self._own, self._tier.manifests
+        ours, known, apart = self._met
+        if ours is not own or known is not tier.manifests:
+            known = tier.manifests
             others = [writer for writer in known if _names(writer) != _names(own)]
             answers = ((writer, negotiate(own, writer)) for writer in others)
             apart = tuple((writer, told) for writer, told in answers if told.differences)
-            self._met = (known, apart)
+            self._met = (own, known, apart)
         return apart
 
 

@@ -19,7 +19,7 @@ _LOADS = {"torch": "load", "np": "load", "numpy": "load"}
 
 # What computes keys: in Python one function, in the core one folder. Everybody else is given keys.
 KEY_MAKERS = ("python/hybridkv/keys.py",)
-SALT_READERS = ("python/hybridkv/identity.py", "python/hybridkv/keys.py", "python/hybridkv/record_formats.py")
+SALT_READERS = ("python/hybridkv/identity.py", "python/hybridkv/keys.py")
 _CORE_MAKERS = ("csrc/base/", "csrc/layout/")
 _CORE_DOOR = "csrc/bindings/keys.cpp"
 _CORE_NAMES = re.compile(

@@ -451,9 +451,9 @@ def test_the_schema_is_stable(store: Path, capsys: pytest.CaptureFixture[str]) -
     _, document = call(capsys, "inspect", store, "--key", key(2).digest.hex())
     assert set(document) == HEAD | {
         *("index_bytes", "records", "tips", "dead", "pinned", "formats", "identities", "regions", "bytes", "recovery"),
-        *("other_files", "flaws", "listed"),
+        *("other_files", "writers", "writers_error", "flaws", "listed"),
     }
-    assert set(document["bytes"]) == BYTES | {"superblock", "other_files"}
+    assert set(document["bytes"]) == BYTES | {"superblock", "writers", "other_files"}
     region = document["regions"][0]
     assert set(region) == {
         *("file", "epoch", "state", "records", "live_records", "torn", "bytes", "flaws", "record_flaws"),
@@ -464,7 +464,7 @@ def test_the_schema_is_stable(store: Path, capsys: pytest.CaptureFixture[str]) -
     _, document = call(capsys, "verify", store, "--quarantine")
     assert set(document) == HEAD | {
         *("regions", "sound", "records", "live", "damaged", "unreadable", "lost_with_them", "other_flaws"),
-        *("leftovers", "bytes_read", "seconds", "bytes_per_second", "quarantined"),
+        *("leftovers", "bytes_read", "seconds", "bytes_per_second", "writers_error", "quarantined"),
     }
     assert set(document["damaged"][0]) == RECORD
     assert set(document["damaged"][0]["flaws"][0]) == set(document["other_flaws"][0]) == FLAW

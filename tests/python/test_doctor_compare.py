@@ -93,6 +93,7 @@ DIFFERENCES: list[tuple[str, str, list[Any]]] = [
     ("cache.identity.adapter", "lost hits", ["cache", "identity", "adapter", "a"]),
     ("cache.identity.fingerprint", "lost hits", ["cache", "identity", "fingerprint", "00"]),
     ("cache.identity.salted", "lost hits", ["cache", "identity", "salted", False]),
+    ("cache.ranks.tp_rank", "refused", ["cache", "ranks", "tp_rank", 1]),
     ("cache.verify", "false hit", ["cache", "verify", "off"]),
     ("cache.verify", "cosmetic", ["cache", "verify", "all"]),
     ("cache.groups.kv", "refused", ["cache", "groups", []]),

@@ -158,7 +158,7 @@ def test_FC_158_a_store_whose_writer_was_killed_accounts_for_every_record(tmp_pa
         assert found.scanned_regions > 0
         assert (found.orphans, found.unknown_files) == (0, 0)
         files = sorted(file.name for file in tmp_path.iterdir())
-        assert files == [*(file.name for file in regions(tmp_path)), "superblock"], "no temporary is left"
+        assert files == [*(file.name for file in regions(tmp_path)), "superblock", "writers"], "no temporary is left"
         world = World(tier)
         assert [bring_back(world, prefix(world, number)) for number in range(3)] == [16, 16, 16]
         assert bring_back(world, world.keys(200, first=900_001)) % 4 == 0  # whatever was whole

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import hybridkv as hk
 from hybridkv.formats import REGISTRY, Agreement, Manifest, RankGeometry, Refusal, negotiate
 from hybridkv.formats.manifest import MOST_BYTES
+from tier_sides import Side, version
 
 ROWS = REGISTRY["indexer_fp8"]
 
@@ -309,44 +310,6 @@ def test_bind_of_a_group_without_a_format_compares_sizes() -> None:
 # ---- tiers ---------------------------------------------------------------------------------------
 
 
-def version(theta: float = 1.0, **identity: Any) -> hk.CacheSpec:
-    made = hk.KvFormat("rows", "bfloat16", theta=theta)
-    return hk.CacheSpec(
-        16,
-        [hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, format=made)],
-        identity=hk.Identity("m", **identity),
-    )
-
-
-class Side:
-    """One version on a tier: what it looks up, stores and loads."""
-
-    def __init__(self, described: hk.CacheSpec, tier: hk.Tier, **options: Any) -> None:
-        self.keys = hk.block_keys(range(64), 16, identity=described.identity)
-        self.cache = hk.HybridCache(described, blocks=16, tier=tier, **options)
-        self.pool = np.zeros((16, 64), np.uint8)
-        self.cache.bind("kv", self.pool)
-
-    def __enter__(self) -> Side:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.cache.close()
-
-    def write(self, value: int) -> None:
-        fill = self.cache.reserve(self.keys)
-        self.pool[fill.page_ids("kv")] = value
-        fill.publish()
-        assert self.cache.offload(self.keys).result().status.name == "OK"
-        self.cache.evict(self.keys)
-
-    def read(self) -> int:
-        verdict = self.cache.match(self.keys, limit=65)
-        assert self.cache.restore(verdict.plan).result().tokens == 64
-        with self.cache.match(self.keys, limit=65).lease as lease:  # type: ignore[union-attr]
-            return int(self.pool[lease.page_ids("kv")].max())
-
-
 def test_two_versions_on_one_disk_keep_apart_and_say_what_it_costs(tmp_path: Any) -> None:
     """A rolling upgrade: both write the same tokens into one store; each reads its own, before and after a restart."""
     with hk.DiskTier(tmp_path / "s", 16 << 20, region_bytes=4 << 20) as tier:
@@ -362,6 +325,7 @@ def test_two_versions_on_one_disk_keep_apart_and_say_what_it_costs(tmp_path: Any
             assert new.cache.metrics().tier_skew == {"groups['kv'].format.theta": 1}
         with Side(version(1.0), tier) as old:
             assert old.read() == 1
+    (tmp_path / "s" / "writers").unlink()
     with hk.DiskTier(tmp_path / "s", 16 << 20) as tier, Side(version(3.0), tier) as third:
         assert third.cache.match(third.keys).outcome is hk.Outcome.FALSE_HIT
         assert third.cache.metrics().tier_skew == {"unknown writer": 1}

@@ -19,7 +19,6 @@ from hybridkv.errors import ArgumentError
 from hybridkv.formats import COSMETIC, Manifest, negotiate
 from hybridkv.graph import Topology
 from hybridkv.keys import KEY_PROFILE
-from hybridkv.record_formats import identity_fingerprint
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
@@ -79,8 +78,9 @@ def cache_facts(cache: HybridCache, *, canary: Mapping[str, float] | None = None
             "weights": identity.weights,
             "adapter": identity.adapter,
             "salted": identity.salted,
-            "fingerprint": identity_fingerprint(identity).hex(),
+            "fingerprint": identity.fingerprint.hex(),
         },
+        "ranks": asdict(cache.spec.ranks),
         "verify": next(name for name, mode in VERIFY_MODES.items() if mode == cache._verify),
         "eviction": cache.eviction,
         "tier": None if cache.tier is None else cache.tier.name,

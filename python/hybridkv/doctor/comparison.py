@@ -212,11 +212,22 @@ def _caches(a: Reader | None, b: Reader | None) -> Iterator[Json]:
             "keys of one are salted, of the other not: they never meet; whose are not can be guessed by tenants"
         )
         yield _difference("cache.identity.salted", salted, its_salt, LOST_HITS, consequence)
+    yield from _ranks(a.inside("ranks"), b.inside("ranks"))
     if a.text("verify") != b.text("verify"):
         consequence = "damaged bytes are noticed where pages are verified, and read where they are not"
         severity = FALSE_HIT if "off" in (a.text("verify"), b.text("verify")) else COSMETIC
         yield _difference("cache.verify", a.text("verify"), b.text("verify"), severity, consequence)
     yield from _groups(a, b)
+
+
+def _ranks(a: Reader | None, b: Reader | None) -> Iterator[Json]:
+    if a is None or b is None:  # facts of before ranks were told
+        return
+    for name in dict.fromkeys([*a.names(), *b.names()]):
+        mine, its = a.number(name), b.number(name)
+        if mine != its:
+            consequence = "another share of the model: records of one are not the other's, but for replicated groups"
+            yield _difference(f"cache.ranks.{name}", mine, its, REFUSED, consequence)
 
 
 _IDENTITY = (

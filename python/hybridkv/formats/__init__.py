@@ -3,7 +3,7 @@
 
 In reading order: ``kv_format`` (the fields, fingerprint, difference), ``canonical`` (their bytes), ``registry`` (what
 engines are known to write), ``documents`` (a format as JSON, read across versions), ``conversions`` (what kernels can
-rewrite), ``manifest`` and ``negotiation`` (what two sides declare, and whether they agree).
+rewrite), ``ranks``, ``manifest`` and ``negotiation`` (what two sides declare, and whether they agree).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from hybridkv.formats.canonical import canonical_bytes, framed_digest
 from hybridkv.formats.documents import DOCUMENT_SCHEMA, from_document, to_document
 from hybridkv.formats.format_entry import FormatEntry
 from hybridkv.formats.kv_format import KvFormat, compatible
-from hybridkv.formats.manifest import GroupManifest, Manifest, RankGeometry
+from hybridkv.formats.manifest import GroupManifest, Manifest
 from hybridkv.formats.negotiation import Agreement, Difference, Refusal, negotiate
+from hybridkv.formats.ranks import RankGeometry
 from hybridkv.formats.registry import REGISTRY, Registry
 from hybridkv.formats.severity import CONVERTIBLE, COSMETIC, INCOMPATIBLE, Compatibility, FieldDiff
 

@@ -71,7 +71,7 @@ def _value(value: object) -> bytes:
     elif isinstance(value, float):
         kind, body = b"f", struct.pack(">d", value)
     elif isinstance(value, str):
-        kind, body = b"s", value.encode()
+        kind, body = b"s", value.encode("utf-8", "surrogatepass")
     elif isinstance(value, bytes):
         kind, body = b"y", value
     elif isinstance(value, Mapping):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hybridkv.coverage import encodable, positive_int, whole_number
@@ -17,6 +17,7 @@ from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.canonical import FINGERPRINT_BYTES, framed_digest
 from hybridkv.formats.documents import from_document, to_document
 from hybridkv.formats.kv_format import KvFormat
+from hybridkv.formats.ranks import RankGeometry
 
 if TYPE_CHECKING:
     from hybridkv.identity import Identity
@@ -30,33 +31,6 @@ MOST_BYTES = 1 << 20
 
 MOST_GROUPS = 64
 _HASHED = (str, bytes, bool, int, float, type(None))
-
-
-@dataclass(frozen=True)
-class RankGeometry:
-    """How ranks share a model. A manifest is that of one rank.
-
-    Parameters
-    ----------
-    tp, pp, dcp : int
-        Tensor, pipeline and context ranks.
-    dcp_interleave : int
-        Tokens that a context rank keeps in turn.
-
-    Raises
-    ------
-    SpecError
-        Below 1.
-    """
-
-    tp: int = 1
-    pp: int = 1
-    dcp: int = 1
-    dcp_interleave: int = 1
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            object.__setattr__(self, f.name, positive_int(f"manifest.ranks.{f.name}", getattr(self, f.name)))
 
 
 @dataclass(frozen=True)
@@ -146,7 +120,7 @@ class Manifest:
         ----------
         spec : CacheSpec
         ranks : RankGeometry, optional
-            Default: one rank.
+            In place of the spec's own.
         draft : iterable of str, optional
             Names of the groups of a draft head.
 
@@ -160,13 +134,15 @@ class Manifest:
             No spec, no geometry; a name that no group has.
         """
         from hybridkv.keys import KEY_PROFILE
-        from hybridkv.record_formats import RECORD_LAYOUT, identity_fingerprint, record_formats
+        from hybridkv.record_formats import RECORD_LAYOUT, record_formats
         from hybridkv.spec import CacheSpec
 
         if not isinstance(spec, CacheSpec):
             raise ArgumentError("spec", "a CacheSpec", type(spec).__name__)
         if ranks is not None and not isinstance(ranks, RankGeometry):
             raise ArgumentError("ranks", "a RankGeometry", type(ranks).__name__)
+        if ranks is not None:
+            spec = replace(spec, ranks=ranks)
         drafting = {spec.group(name).name for name in draft}
         groups = tuple(
             GroupManifest(
@@ -189,8 +165,8 @@ class Manifest:
         return cls(
             unit_tokens=spec.unit_tokens,
             groups=groups,
-            ranks=RankGeometry() if ranks is None else ranks,
-            identity=identity_fingerprint(spec.identity),
+            ranks=spec.ranks,
+            identity=spec.identity.fingerprint,
             identity_parts=_identity_parts(spec.identity),
             key_profile=KEY_PROFILE,
             record_layout=RECORD_LAYOUT,
@@ -212,7 +188,7 @@ class Manifest:
             "schema": MANIFEST_SCHEMA,
             "unit_tokens": self.unit_tokens,
             "groups": [_group_document(group) for group in self.groups],
-            "ranks": {f.name: getattr(self.ranks, f.name) for f in fields(RankGeometry)},
+            "ranks": self.ranks.to_document(),
             "identity": self.identity.hex(),
             "identity_parts": dict(self.identity_parts),
             "key_profile": self.key_profile,
@@ -247,7 +223,7 @@ class Manifest:
             raise SpecError("manifest.schema", f"{MANIFEST_SCHEMA}, the newest that this version reads", schema)
         _exactly("manifest", document, {"schema", *(f.name for f in fields(cls))})
         groups = _list("groups", document["groups"], MOST_GROUPS)
-        ranks = _exactly("manifest.ranks", document["ranks"], {f.name for f in fields(RankGeometry)})
+        ranks = _exactly("manifest.ranks", document["ranks"], None)
         parts = _exactly("manifest.identity_parts", document["identity_parts"], None)
         records = _list("records", document["records"], 2)
         if len(records) != 2:
@@ -255,7 +231,7 @@ class Manifest:
         made = cls(
             unit_tokens=positive_int("manifest.unit_tokens", document["unit_tokens"]),
             groups=tuple(_group(number, group) for number, group in enumerate(groups)),
-            ranks=RankGeometry(**ranks),
+            ranks=RankGeometry.from_document(ranks),
             identity=_digest("identity", document["identity"]),
             identity_parts={name: _digest("identity_parts", told).hex() for name, told in parts.items()},
             key_profile=positive_int("manifest.key_profile", document["key_profile"]),

@@ -7,13 +7,19 @@ It is written anew as a whole: beside the old one, to the disk, then under its n
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from hybridkv.errors import SpecError, TierError
 from hybridkv.formats.manifest import MOST_BYTES, Manifest
 
+MOST_MANIFESTS = 64
+"""Of a file, and that a tier knows."""
+
 MOST_FILE_BYTES = 8 * MOST_BYTES
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_manifests(path: Path) -> tuple[Manifest, ...]:
@@ -42,13 +48,28 @@ def read_manifests(path: Path) -> tuple[Manifest, ...]:
         raise TierError("manifests", "a file that can be read", why) from why
     if len(data) > MOST_FILE_BYTES:
         raise TierError("manifests", f"a file of at most {MOST_FILE_BYTES} bytes", "more")
-    found = []
-    for number, line in enumerate(data.splitlines(), 1):
+    found, wrong = manifests_of(data)
+    for line, why_not in wrong[:1]:
+        raise TierError("manifests", f"a manifest on line {line}", str(why_not)) from why_not
+    return found
+
+
+def manifests_of(data: bytes) -> tuple[tuple[Manifest, ...], list[tuple[int, SpecError]]]:
+    """Return the manifests of the lines, and by number the lines that are none with what is wrong with them.
+
+    What follows behind :data:`MOST_MANIFESTS` lines is not looked at, and counts as one that is none.
+    """
+    found: list[Manifest] = []
+    wrong: list[tuple[int, SpecError]] = []
+    *lines, rest = data.split(b"\n", MOST_MANIFESTS)
+    for number, line in enumerate(lines, 1):
         try:
             found.append(Manifest.from_bytes(line))
         except SpecError as why:
-            raise TierError("manifests", f"a manifest on line {number}", str(why)) from why
-    return tuple(found)
+            wrong.append((number, why))
+    if rest:
+        wrong.append((len(lines) + 1, SpecError("manifests", f"at most {MOST_MANIFESTS} whole lines", "more")))
+    return tuple(found), wrong
 
 
 def write_manifests(path: Path, manifests: Iterable[Manifest]) -> None:
@@ -64,19 +85,50 @@ def write_manifests(path: Path, manifests: Iterable[Manifest]) -> None:
     TierError
         It cannot be written; what was there is there still.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(manifest.to_bytes() + b"\n" for manifest in manifests)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(folder)
+            replace_file(folder, path.name, f"{path.name}.{os.getpid()}.draft", manifests)
         finally:
             os.close(folder)
     except OSError as why:
-        draft.unlink(missing_ok=True)
         raise TierError("manifests", "a file that can be written", why) from why
+
+
+def read_regular(folder: int, name: str) -> bytes | None:
+    """Return at most one byte more than a file of manifests may have, of a regular file; None where there is none.
+
+    Raises
+    ------
+    OSError
+        It cannot be read, or is something else than a regular file, which is not opened.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError("no regular file")
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(MOST_FILE_BYTES + 1)
+
+
+def replace_file(folder: int, name: str, draft: str, manifests: Iterable[Manifest]) -> None:
+    """Write manifests under the name of a draft, to the disk, and give it the file's name.
+
+    Raises
+    ------
+    OSError
+        Something of it cannot be done. The draft is gone, and what was there is there still.
+    """
+    try:
+        with os.fdopen(os.open(draft, _NEW, 0o600, dir_fd=folder), "wb") as file:
+            file.writelines(manifest.to_bytes() + b"\n" for manifest in manifests)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    except OSError:
+        if draft in os.listdir(folder):
+            os.unlink(draft, dir_fd=folder)
+        raise

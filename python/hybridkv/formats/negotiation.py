@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.kv_format import KvFormat
-from hybridkv.formats.manifest import GroupManifest, Manifest, RankGeometry
+from hybridkv.formats.manifest import GroupManifest, Manifest
+from hybridkv.formats.ranks import RankGeometry, all_replicated
 from hybridkv.formats.severity import CONVERTIBLE, COSMETIC, INCOMPATIBLE, SEVERITIES, Compatibility
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from hybridkv.spec import CacheSpec
 
 PREFIX_RULE = 0
-_REPLICATED = "replicated"
 
 _OF_THE_POOL = frozenset({"page_stride", "alignment"})
 """Fields that say where pages lie: bind reads them off the arrays, and match reports what a kernel cannot take."""
@@ -110,7 +110,7 @@ def negotiate(ours: Manifest | CacheSpec, theirs: Manifest | CacheSpec) -> Agree
     Parameters
     ----------
     ours, theirs : Manifest or CacheSpec
-        Of whoever wants to read, and of whoever wrote. A spec stands for its manifest with one rank and no draft.
+        Of whoever wants to read, and of whoever wrote. A spec stands for its manifest without a draft.
 
     Returns
     -------
@@ -125,8 +125,8 @@ def negotiate(ours: Manifest | CacheSpec, theirs: Manifest | CacheSpec) -> Agree
     Notes
     -----
     Blocks of two sizes must divide one another, whichever is the larger; of a group of history they then need a
-    conversion that changes pages, of any other group they are other boundaries. More tensor ranks change nothing where
-    every group is declared ``shard="replicated"`` by both sides.
+    conversion that changes pages, of any other group they are other boundaries. Which tensor rank one is, and of how
+    many, changes nothing where every group is declared ``shard="replicated"`` by both sides.
 
     Examples
     --------
@@ -218,11 +218,11 @@ def _of_the_whole(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
             yield Difference("", name, a, b, INCOMPATIBLE, reason)
     if ours.identity != theirs.identity:
         yield from _identities(ours, theirs)
-    replicated = all(g.format is not None and g.format.shard == _REPLICATED for g in (*ours.groups, *theirs.groups))
+    replicated = all_replicated((*ours.groups, *theirs.groups))
     for f in fields(RankGeometry):
         a, b = getattr(ours.ranks, f.name), getattr(theirs.ranks, f.name)
-        if a != b and f.name == "tp" and replicated:
-            yield Difference("", "ranks.tp", a, b, COSMETIC)
+        if a != b and f.name in ("tp", "tp_rank") and replicated:
+            yield Difference("", f"ranks.{f.name}", a, b, COSMETIC)
         elif a != b:
             yield Difference("", f"ranks.{f.name}", a, b, INCOMPATIBLE, "a rank holds another share")
 

@@ -27,6 +27,7 @@ from hybridkv.tiers.records import (
 from hybridkv.tiers.stack import StackCounts, TierStack
 from hybridkv.tiers.store import Flaw, Store, StoredPart, StoredRecord, StoredRegion, StoreFile
 from hybridkv.tiers.tier import Tier
+from hybridkv.tiers.writers_file import KeptWriters, WritersFound
 
 __all__ = [
     "Answer",
@@ -34,6 +35,7 @@ __all__ = [
     "DiskTier",
     "Flaw",
     "GetItem",
+    "KeptWriters",
     "MemoryTier",
     "Part",
     "PartLabel",
@@ -55,4 +57,5 @@ __all__ = [
     "TierStack",
     "TierStatus",
     "TierUsage",
+    "WritersFound",
 ]

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hybridkv import _core
 from hybridkv.arguments import byte_count, count, flag
 from hybridkv.errors import ArgumentError
+from hybridkv.formats.manifest import Manifest
 from hybridkv.tiers.tier import Tier, limits, windows_policy
+from hybridkv.tiers.writers_file import KeptWriters, WritersFile
 from hybridkv.windows import ApproximateWindows, KeepWindows
 
 ENGINES = ("auto", "uring", "threads")
@@ -53,6 +56,9 @@ class DiskTier(Tier):
     A put is OK once it will be found; with ``durable=True``, or after :meth:`flush`, once it survives a power cut.
     What comes back was verified to the byte; what is damaged is dropped and counted. When it is full, the oldest region
     makes room, but for what was used since or is pinned.
+
+    Who wrote into it is kept beside the records, in the file ``writers`` (``docs/disk-format.md``), so that a cache
+    whose records are other ones is told why after a restart too. Records are told apart without it.
 
     Parameters
     ----------
@@ -139,7 +145,7 @@ class DiskTier(Tier):
             0 if region_bytes is None else byte_count("region_bytes", region_bytes),
             *_budget(admission, budget_bytes_per_second, budget_burst_bytes),
         )
-        core, recovered, self.engine = _core.open_disk_tier(
+        core, recovered, self.engine, formats = _core.open_disk_tier(
             directory_path(path),
             sizes,
             _share(keep_share),
@@ -155,6 +161,34 @@ class DiskTier(Tier):
         self.recovered = Recovered(**recovered)
         if policy is not None:
             self.windows = policy
+        self._writers_file = WritersFile(self.path)
+        self._manifests = self._writers_file.read(formats)
+
+    @property
+    def writers(self) -> KeptWriters:
+        """How it goes with the file in which the store keeps the manifests of who wrote into it."""
+        return self._writers_file.kept
+
+    def know(self, manifest: Manifest) -> None:
+        """Tell who wrote records that lie here, for this process and those after it; see :meth:`Tier.know`.
+
+        Where the store's own file cannot be written, :attr:`writers` says so, and nothing is raised.
+        """
+        self._core.here()  # before the lock, which a fork may have copied while somebody held it
+        super().know(manifest)
+
+    def _learn(self, manifests: Iterable[Manifest]) -> None:
+        self._core.here()  # behind a fork the store is the parent's
+        super()._learn(manifests)
+        self._writers_file.write(self._manifests)
+
+    def _is_kept(self) -> bool:
+        return self._writers_file.is_saved
+
+    def _stop_keeping(self) -> None:
+        self._core.here()
+        with self._writers_lock:
+            self._writers_file.close()
 
 
 def directory_path(path: str | os.PathLike[str]) -> str:

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from hybridkv.errors import ArgumentError
 from hybridkv.formats.manifest import Manifest
-from hybridkv.formats.manifest_file import read_manifests, write_manifests
+from hybridkv.formats.manifest_file import MOST_MANIFESTS, read_manifests, write_manifests
 from hybridkv.handles import Uncopied
-
-MOST_MANIFESTS = 64
 
 
 class KnownWriters(Uncopied):
@@ -26,7 +24,10 @@ class KnownWriters(Uncopied):
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
-        """Manifests of those who wrote here, as far as they are known: caches of this process, and :meth:`know`."""
+        """Manifests of those who wrote here, as far as they are known: caches of this process, and :meth:`know`.
+
+        A :class:`~hybridkv.DiskTier` knows those of before it was opened too.
+        """
         return self._manifests
 
     def know(self, manifest: Manifest) -> None:
@@ -51,14 +52,15 @@ class KnownWriters(Uncopied):
         if not isinstance(manifest, Manifest):
             raise ArgumentError("manifest", "a Manifest", type(manifest).__name__)
         with self._writers_lock:
-            if manifest not in self._manifests:
+            if manifest not in self._manifests or not self._is_kept():
                 self._learn((manifest,))
 
     def keep_manifests(self, path: str | os.PathLike[str]) -> None:
         """Keep what :attr:`manifests` has in a file, so that it is known again after a restart.
 
-        What the file has is known at once, and from now on it has all that is known. Give the same file whenever the
-        store is opened, before a cache is made with it.
+        A :class:`~hybridkv.DiskTier` does so by itself, in its own directory. What the file has is known at once, and
+        from now on it has all that is known. Give the same file whenever the store is opened, before a cache is made
+        with it.
 
         Parameters
         ----------
@@ -91,3 +93,10 @@ class KnownWriters(Uncopied):
         if self._manifest_file is not None:
             write_manifests(self._manifest_file, known)
         self._manifests = known
+
+    def _is_kept(self) -> bool:
+        """Whether what is known would be known again, where it is kept at all."""
+        return True
+
+    def _stop_keeping(self) -> None:
+        """Write nothing into the store any more: it is about to be another's."""

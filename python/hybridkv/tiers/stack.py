@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hybridkv import _core
 from hybridkv.arguments import integer, members
 from hybridkv.errors import ArgumentError
+from hybridkv.formats.manifest import Manifest
 from hybridkv.tiers.tier import Tier, limits
 
 
@@ -98,6 +99,8 @@ class TierStack(Tier):
             raise
         super().__init__(core, most_items)
         self.name = self.tiers[-1].name
+        for tier in self.tiers:
+            self._learn(tier.manifests)
 
     def close(self, timeout: float | None = None) -> bool:
         """Close it and its tiers; see :meth:`Tier.close`."""
@@ -105,6 +108,16 @@ class TierStack(Tier):
         for tier in self.tiers if closed else ():
             tier._take_back(self)
         return closed
+
+    def know(self, manifest: Manifest) -> None:
+        """Tell who wrote records that lie here, and so each of its tiers; see :meth:`Tier.know`."""
+        for tier in self.tiers:
+            tier.know(manifest)
+        super().know(manifest)
+
+    def _stop_keeping(self) -> None:
+        for tier in self.tiers:
+            tier._stop_keeping()
 
     def counts(self) -> tuple[StackCounts, ...]:
         """Return what it made of each of its tiers, the fastest first."""

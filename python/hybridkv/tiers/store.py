@@ -13,8 +13,9 @@ from hybridkv import _core
 from hybridkv.arguments import count, flag
 from hybridkv.tiers.disk import ENGINES, Recovered, directory_path, index_of
 from hybridkv.tiers.records import Damage, RecordKey, RecordKind
+from hybridkv.tiers.writers_file import writers_at
 
-FILES = ("superblock", "draft", "region", "unknown")
+FILES = ("superblock", "draft", "region", "unknown", "writers", "set_aside")
 STATES = ("sealed", "open", "given_up", "empty", "foreign", "damaged")
 STANDINGS = ("live", "superseded", "removed", "orphan", "tombstone")
 PLACES = ("superblock", "file", "header", "footer", "envelope", "part", "fill")
@@ -144,7 +145,8 @@ class StoreFile:
     ----------
     name : str
     kind : str
-        "superblock", "draft" (of one), "region" or "unknown".
+        "superblock", "draft" (of it or of "writers"), "region", "writers", "set_aside" (a "writers" that could not be
+        read) or "unknown".
     bytes : int
     error : str or None
         Name of an errno, where it is no regular file or cannot be opened.
@@ -195,6 +197,8 @@ class Store:
     files : tuple of StoreFile
     flaws : tuple of Flaw
         Of the superblock.
+    writers : WritersFound
+        Manifests of who wrote into it, as far as its file has them, and what is wrong with the file.
 
     Raises
     ------
@@ -218,6 +222,7 @@ class Store:
             StoreFile(name, FILES[kind], size, errno.errorcode.get(error, str(error)) if error else None)
             for name, kind, size, error in self._core.files()
         )
+        self.writers = writers_at(self.path)
 
     def __len__(self) -> int:
         """Return the number of regions."""

@@ -294,6 +294,7 @@ class Tier(KnownWriters):
         bool
             Whether it is closed.
         """
+        self._stop_keeping()
         closed = _in_slices(self._core.close_by, timeout)
         if closed:
             self._end.detach()

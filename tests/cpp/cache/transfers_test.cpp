@@ -452,5 +452,28 @@ HKV_TEST("a boundary that is none, and a pool that nobody bound, are refused") {
   EXPECT(refused([&] { w.restore(keys, 0); }));
 }
 
+HKV_TEST("a record names the identity of its keys; of keys that say none, the cache's when it was begun") {
+  TierLink link;
+  link.identity = {1, 1};
+  World w(hybrid(32), link);
+  const auto named = sim::chain_of(transfer_world::unit, {51, 52, 53, 54, 55, 56, 57, 58}, Key128{7, 7});
+  const auto before = w.keys(8), after = w.keys(8, 101);
+  std::vector<std::shared_ptr<Transfer>> begun;
+  std::vector<std::uint64_t> found;
+  for (const auto& keys : {before, named, after}) {
+    w.write(keys);
+    TransferOptions options;
+    options.gated = true;  // sent only after the change
+    begun.push_back(w.cache.transfers().offload(keys, std::array<std::int64_t, 1>{8}, options));
+    if (keys == named) w.cache.transfers().change_identity({2, 2});
+  }
+  for (const auto& transfer : begun) w.cache.transfers().open(*transfer);
+  for (const auto* operation : w.tier.waiting) found.push_back(operation->identity.lo);
+  EXPECT(found == std::vector<std::uint64_t>({1, 1, 1, 7, 7, 7, 2, 2, 2}));
+  w.tier.end_all();
+  w.cache.transfers().poll();
+  w.expect_idle();
+}
+
 }  // namespace
 }  // namespace hkv

@@ -238,3 +238,16 @@ HKV_TEST("spans are found by the tokens they touch") {
   EXPECT_EQ(touched(12, 13), "c");
   EXPECT_EQ(touched(13, 20), "");
 }
+
+HKV_TEST("a chain keeps whose it is, whatever is made of it, and its keys say nothing of that") {
+  const Key128 whose{3, 4};
+  const Chain chain = KeyChain::build(root(), unit, view_of(numbers(14)), {}, whose);
+  EXPECT(built(numbers(14))->identity() == Key128{});
+  EXPECT(chain->equals(*built(numbers(14))));
+  EXPECT(chain->identity() == whose);
+  EXPECT(chain->extend(view_of(numbers(9)), {})->identity() == whose);
+  EXPECT(chain->slice(1, 2, false)->identity() == whose);
+  EXPECT(chain->head(10)->identity() == whose);
+  EXPECT(chain->grown(2, {}, {}, {})->identity() == whose);
+  EXPECT(KeyChain::from_hashes({{1, 2}}, unit)->identity() == Key128{});
+}

@@ -56,14 +56,14 @@ inline Layout layout_of(const Rules& rules, std::int64_t pages) {
   return make_layout(rules.unit, std::move(groups));
 }
 
-inline Chain chain_of(std::int64_t unit, const Prefix& ids) {
+inline Chain chain_of(std::int64_t unit, const Prefix& ids, Key128 identity = {}) {
   const std::string_view parts[identity_parts] = {"tickets", "", "", "", ""};
   const auto owned = std::make_shared<const Prefix>(ids);
   TokenView view;
   view.data = reinterpret_cast<const std::byte*>(owned->data());
   view.count = static_cast<std::int64_t>(owned->size());
   view.owner = owned;
-  return KeyChain::build(KeyChain::identity_root(unit, parts), unit, view, {});
+  return KeyChain::build(KeyChain::identity_root(unit, parts), unit, view, {}, identity);
 }
 
 inline std::uint64_t seed_of_run() {

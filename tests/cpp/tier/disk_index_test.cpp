@@ -88,6 +88,21 @@ HKV_TEST("formats and kinds are other records; a boundary stands on a block of a
   EXPECT_EQ(index.records(), 0u);
 }
 
+HKV_TEST("formats in use are those of the records that are there, whatever was there before") {
+  DiskIndex index;
+  EXPECT(index.formats_in_use().empty());
+  DiskIndex::Number n = none_u32;
+  add(index, 1);
+  EXPECT(index.insert(block(2, 3), {}, 0, false, place_of(5), n) == DiskIndex::Insert::Done);
+  EXPECT(index.insert(boundary(1), block(1).digest, 0, false, place_of(6), n) == DiskIndex::Insert::Done);
+  EXPECT(index.formats_in_use() ==
+         std::vector<Key128>({block(1).format, block(2, 3).format, boundary(1).format}));
+  index.erase(index.find(block(2, 3)), [](const RecordPlace&) {});
+  EXPECT(index.formats_in_use() == std::vector<Key128>({block(1).format, boundary(1).format}));
+  index.erase(index.find(block(1)), [](const RecordPlace&) {});
+  EXPECT(index.formats_in_use().empty());
+}
+
 HKV_TEST("uses count up to three, a move forgets them, and a pin stays") {
   DiskIndex index;
   const auto n = add(index, 1);
