@@ -19,10 +19,12 @@ from hybridkv.coverage import (
     Window,
     encodable,
     positive_int,
+    truth,
     whole_number,
 )
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats import KvFormat, framed_digest
+from hybridkv.frozen_mapping import FrozenMapping
 from hybridkv.kinds import StateKind
 
 TOKENS_LIMIT = 2**62
@@ -264,8 +266,9 @@ class CacheGroup:
             raise SpecError(self.field_name("coverage"), "Prefix, Window, Chunk or Checkpoint", self.coverage)
         if self.format is not None and not isinstance(self.format, KvFormat):
             raise SpecError(self.field_name("format"), "a KvFormat or None", self.format)
-        if not isinstance(self.rebuildable, bool):
+        if (rebuildable := truth(self.rebuildable)) is None:
             raise SpecError(self.field_name("rebuildable"), "a bool", self.rebuildable)
+        self._put("rebuildable", rebuildable)
         if self.rebuildable and isinstance(self.coverage, Prefix):
             expected = "False for Prefix coverage: replaying all of a prefix is no reuse"
             raise SpecError(self.field_name("rebuildable"), expected, self.rebuildable)
@@ -301,8 +304,8 @@ class CacheGroup:
                 raise SpecError(self.field_name("parts"), "names that are non-empty str", name)
             encodable(self.field_name("parts"), name)
         sizes = self.parts.items()
-        parts = {name: positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes}
-        self._put("parts", parts)
+        parts = {str.__str__(name): positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes}
+        self._put("parts", FrozenMapping(parts.items()))
         low, high = self.page_bytes, self.page_bytes * self.layer_count
         if not low <= sum(parts.values()) <= high:
             raise SpecError(self.field_name("parts"), f"a sum of {low} to {high} bytes", sum(parts.values()))
@@ -358,13 +361,15 @@ def layer_names(where: str, layers: Sequence[int | str]) -> tuple[int | str, ...
     for layer in layers:  # not by len(): that of a long range is no machine number
         if len(named) == MOST_LAYERS:
             raise SpecError(where, f"at most {MOST_LAYERS} layers", "more")
-        if isinstance(layer, bool) or not isinstance(layer, (int, str)):
-            raise SpecError(where, "layer numbers or names", layer)
+        number = whole_number(layer)
         if isinstance(layer, str):
-            encodable(where, layer)
-        elif not 0 <= layer < SIZE_LIMIT:
+            named.append(encodable(where, str.__str__(layer)))
+        elif number is None:
+            raise SpecError(where, "layer numbers or names", layer)
+        elif not 0 <= number < SIZE_LIMIT:
             raise SpecError(where, "layer numbers, 0 or more and below 2**48", layer)
-        named.append(layer)
+        else:
+            named.append(number)
     return tuple(named)
 
 

@@ -17,6 +17,7 @@ from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.canonical import FINGERPRINT_BYTES, framed_digest
 from hybridkv.formats.documents import from_document, to_document
 from hybridkv.formats.kv_format import KvFormat
+from hybridkv.frozen_mapping import FrozenMapping
 
 if TYPE_CHECKING:
     from hybridkv.identity import Identity
@@ -134,6 +135,9 @@ class Manifest:
     key_profile: int
     record_layout: int
     records: tuple[bytes, bytes]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity_parts", FrozenMapping(sorted(self.identity_parts.items())))
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
