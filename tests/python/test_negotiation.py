@@ -324,7 +324,7 @@ class Side:
     def __init__(self, described: hk.CacheSpec, tier: hk.Tier, **options: Any) -> None:
         self.keys = hk.block_keys(range(64), 16, identity=described.identity)
         self.cache = hk.HybridCache(described, blocks=16, tier=tier, **options)
-        self.pool = np.zeros((16, 64), np.uint8)
+        self.pool = np.zeros((16, described.groups[0].page_bytes), np.uint8)
         self.cache.bind("kv", self.pool)
 
     def __enter__(self) -> Side:
@@ -376,7 +376,7 @@ def test_a_restore_converts_nothing() -> None:
     padded, packed = (REGISTRY[name].paged(16) for name in ("indexer_fp8_padded", "indexer_fp8"))
 
     def described(made: Any) -> hk.CacheSpec:
-        group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, format=made)
+        group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=16 * 132, format=made)
         return hk.CacheSpec(16, [group])
 
     assert isinstance(told(described(packed), described(padded)), Agreement)
