@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hybridkv import _core
 from hybridkv.alignment.checks import check_named
+from hybridkv.alignment.declared_formats import check_format, unread
 from hybridkv.alignment.needs import KernelNeeds, kernel_needs
 from hybridkv.coverage import (
     SIZE_LIMIT,
@@ -118,7 +119,9 @@ class CacheGroup:
     ------
     SpecError
         A field that is wrong by itself. Numbers are ints of at least 1 and below 2**48, names are such that
-        UTF-8 can encode them. What depends on the unit or on other groups is checked by :class:`CacheSpec`.
+        UTF-8 can encode them. A field of ``format`` that contradicts the group's own: bytes of a row, rows of a page,
+        distance of pages, rows that the page does not hold. What depends on the unit, on kernels or on other groups
+        is checked by :class:`CacheSpec`.
 
     Examples
     --------
@@ -164,6 +167,7 @@ class CacheGroup:
             raise SpecError(error.field, error.expected, error.got) from error
         self._check_layers()
         self._check_page()
+        check_format(self)
 
     @property
     def layer_count(self) -> int:
@@ -332,7 +336,14 @@ class CacheGroup:
                 raise SpecError(self.field_name("tokens_per_row"), expected, self.tokens_per_row)
         group._check_rows(block)
         check_named(group)
+        self._check_kernels()
         return group
+
+    def _check_kernels(self) -> None:
+        """Refuse a kernel that is known to read other formats than the one that is declared."""
+        for needs in kernel_needs(self.field_name("kernels"), self.kernels):
+            if (wrong := unread(needs, self.format)) is not None:
+                raise SpecError(self.field_name(wrong.field), f"{wrong.expected}, as {wrong.kernel} reads", wrong.got)
 
     def _check_rows(self, block: int) -> None:
         """A page must hold the rows of its block, or those that the window needs of it."""
@@ -342,9 +353,11 @@ class CacheGroup:
         if not isinstance(self.coverage, Prefix):
             needed_tokens = min(block, self.coverage.tokens - 1)
         needed = -(-needed_tokens // self.tokens_per_row)
-        if self.rows_per_page is not None and self.rows_per_page < needed:
-            expected = f"at least {needed} rows, needed of a block of {block} tokens"
-            raise SpecError(self.field_name("rows_per_page"), expected, self.rows_per_page)
+        declared = None if self.format is None else self.format.page_rows
+        for name, rows in (("rows_per_page", self.rows_per_page), ("format.page_rows", declared)):
+            if rows is not None and rows < needed:
+                expected = f"at least {needed} rows, needed of a block of {block} tokens"
+                raise SpecError(self.field_name(name), expected, rows)
         if self.row_bytes is not None and needed * self.row_bytes > self.page_bytes:
             self._refuse_rows(needed)
 

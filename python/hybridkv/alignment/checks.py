@@ -424,6 +424,8 @@ def bound_violations(group: CacheGroup, kernels: object, arrays: Sequence[PoolAr
     ArgumentError
         Kernels that are not known, or that cannot read what the group declares.
     """
+    from hybridkv.alignment.declared_formats import unread  # builds on this
+
     named = () if kernels is None else kernel_needs("kernel", kernels)
     needs = {one.name: one for one in (*_named(group), *named)}
     facts = pool_facts(group, arrays)
@@ -433,6 +435,9 @@ def bound_violations(group: CacheGroup, kernels: object, arrays: Sequence[PoolAr
                 raise ArgumentError(
                     "kernel", f"one that reads {group.name!r}; {misfit.kernel} {misfit.expected}", misfit.got
                 )
+        if (wrong := unread(one, group.format)) is not None:
+            expected = f"one that reads {group.name!r}; {wrong.kernel} reads {wrong.field} {wrong.expected}"
+            raise ArgumentError("kernel", expected, f"{wrong.field} {wrong.got}")
     of_kernels = check(needs.values(), facts) if needs else []
     codes = {violation.code for violation in of_kernels if violation.effect == REFUSED}
     return own_violations(group, arrays) + of_kernels, next((code for code in _ORDER if code in codes), "")
