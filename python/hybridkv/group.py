@@ -308,7 +308,9 @@ class CacheGroup:
                 raise SpecError(self.field_name("parts"), "names that are non-empty str", name)
             encodable(self.field_name("parts"), name)
         sizes = self.parts.items()
-        parts = {str.__str__(name): positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes}
+        parts = {
+            str.__str__(name): positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes
+        }
         self._put("parts", FrozenMapping(parts.items()))
         low, high = self.page_bytes, self.page_bytes * self.layer_count
         if not low <= sum(parts.values()) <= high:

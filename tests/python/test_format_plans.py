@@ -29,7 +29,15 @@ CHANGES: dict[str, list[Any]] = {
     "scale": [None, "none", "float32", "ue8m0", "ue8m0x4", "e4m3"],
     "tile": [None, 0, 16, 32, 64, 128],
     "channel_order": [None, "all", "all|scales", "scales|all", "rope|nope|scales", "nope|nope|rope|scales", "|"],
-    "position_convention": [None, "absolute", "absolute_halves", "absolute_interleaved", "entry_halves", "halves", "_halves"],
+    "position_convention": [
+        None,
+        "absolute",
+        "absolute_halves",
+        "absolute_interleaved",
+        "entry_halves",
+        "halves",
+        "_halves",
+    ],
     "rope_dims": [None, 0, 32, 64],
     "rope_dtype": [None, "bfloat16", "float8_e4m3"],
     "head_layout": ["HND"],
@@ -59,7 +67,7 @@ def changed(rng: np.random.Generator, made: KvFormat) -> KvFormat:
 
 
 def pair(rng: np.random.Generator) -> tuple[KvFormat, KvFormat]:
-    """Two formats of one family, laid out in two ways; of some a field or two are changed, on one side or both alike."""
+    """Two formats of one family, laid out in two ways; some fields of some are changed, on one side or both alike."""
     name = str(rng.choice(NAMES))
     base = REGISTRY[name].format
     twin = REGISTRY["indexer_fp8_ue8m0" if name == "indexer_fp8" else name].format

@@ -44,10 +44,11 @@ ODD: dict[str, list[Any]] = {
     ],
     "bool": [True, False, np.True_, np.False_, 1, 0, "True"],
     "Mapping": [
-        *({}, {"a": 1}, {"a": 1.0}, {"a": True}, {"a": np.True_}, {"a": np.float32(1)}, {"a": "1"}, {"a": np.str_("1")}),
+        *({}, {"a": 1}, {"a": 1.0}, {"a": True}, {"a": np.True_}, {"a": np.float32(1)}, {"a": "1"}),
         *({1: 2}, {1: 2, "1": 3}, {"1": 3, 1: 2}, {"1": 3}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"\u00e9": 1}),
-        *({"e\u0301": 1}, {"a": -0.0}, {"a": 0}, {"a": False}, {"a": np.bool_(0)}, {"a": None}, {None: 1}, {"\ud800": 1}),
-        *({Odd("a"): 1}, {Odd("a"): 1, Odd("b"): 2}, {"a": Odd("1")}, {"a": [1]}, FrozenMapping([("a", 1)]), [("a", 1)]),
+        *({"e\u0301": 1}, {"a": -0.0}, {"a": 0}, {"a": False}, {"a": np.bool_(0)}, {"a": None}, {None: 1}),
+        *({Odd("a"): 1}, {Odd("a"): 1, Odd("b"): 2}, {"a": Odd("1")}, {"a": [1]}, [("a", 1)]),
+        *({"a": np.str_("1")}, {"\ud800": 1}, FrozenMapping([("a", 1)])),
     ],
 }  # fmt: skip
 
@@ -159,7 +160,9 @@ def test_identities_that_differ_in_the_salt_alone_are_told_apart_and_the_salt_is
     for salt in (other, b""):
         with pytest.raises(hk.ArgumentError) as caught:
             hk.block_keys(range(8), 16, parent=keys, identity=hk.Identity("m", salt=salt))
-        expected = "parent: expected keys of Identity(model='m') and of its salt, got keys of Identity(model='m') of another"
+        expected = (
+            "parent: expected keys of Identity(model='m') and of its salt, got keys of Identity(model='m') of another"
+        )
         assert str(caught.value).startswith(f"{expected} salt") and caught.value.fields == ("salt",)  # type: ignore[attr-defined]
         assert b"secret" not in pickle.dumps(caught.value)
     with pytest.raises(hk.ArgumentError) as caught:

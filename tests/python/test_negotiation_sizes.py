@@ -45,7 +45,7 @@ def test_pages_of_the_plans_own_sizes_agree() -> None:
     assert isinstance(agreed, Agreement) and [s.name for s in agreed.conversions["idx"].steps] == ["strides"]
     agreed = told(manifest(group()), manifest(group(page_bytes=8640, format=PADDED)))
     assert isinstance(agreed, Agreement), "the page with its padding is a page of the format"
-    assert [d.where for d in agreed.differences][0] == "groups['idx'].page_bytes"
+    assert agreed.differences[0].where == "groups['idx'].page_bytes"
     agreed = told(manifest(group()), manifest(group(128)))
     assert isinstance(agreed, Agreement)
     assert {d.where for d in agreed.differences} >= {"groups['idx'].block_tokens", "groups['idx'].rows_per_page"}
@@ -112,7 +112,7 @@ def test_an_agreement_is_of_sizes_that_its_plans_have() -> None:
         for _ in range(2):
             rows = draw.choice((32, 64))
             made = replace(ENTRY.paged(rows), page_stride=draw.choice((None, rows * 132, 8640)), alignment=16)
-            field, change = draw.choice([*[(None, {})] * 9, *OTHERS])
+            _, change = draw.choice([*[(None, {})] * 9, *OTHERS])
             sides.append(manifest(group(rows), format=made, fingerprint=made.fingerprint, **change))
         found = told(*sides)
         if isinstance(found, Refusal):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hybridkv.paged_pool import PagedPool
     from hybridkv.pools import PoolArray
 
-_COORDINATES = 2**31
+COORDINATES = 2**31
 _CHECKPOINT = 3  # the rule's number
 _CODES = {
     "base": "base", "page_stride": "page_stride", "page_bytes": "page_stride", "reach": "page_stride",
@@ -331,8 +331,8 @@ def _pages(needs: KernelNeeds, pool: PoolFacts) -> list[Violation]:
         elif own not in (None, pool.rows) and pool.row_bytes and stride % ((own or 1) * pool.row_bytes):
             expected = f"a page stride of whole pages of {own} rows, {(own or 1) * pool.row_bytes} bytes"
             add("page_stride", expected, stride, "leave no padding")
-        elif needs.coordinate_bytes and pool.pages * (stride // needs.coordinate_bytes) >= _COORDINATES:
-            most = (_COORDINATES - 1) // (stride // needs.coordinate_bytes)
+        elif needs.coordinate_bytes and pool.pages * (stride // needs.coordinate_bytes) >= COORDINATES:
+            most = (COORDINATES - 1) // (stride // needs.coordinate_bytes)
             add("reach", f"at most {most} pages of {stride} bytes", pool.pages, "split the pool")
         if found and found[-1].field != "page_bytes":
             break

@@ -34,7 +34,12 @@ def unread(needs: KernelNeeds, made: KvFormat | None) -> Violation | None:
     """
     from hybridkv.formats.registry import REGISTRY  # builds on what builds on alignment
 
-    if made is None or needs.effect != REFUSED or not needs.formats or any(name not in REGISTRY for name in needs.formats):
+    if (
+        made is None
+        or needs.effect != REFUSED
+        or not needs.formats
+        or any(name not in REGISTRY for name in needs.formats)
+    ):
         return None
     has = made.declared()
     wrong: dict[str, list[str]] = {}

@@ -125,7 +125,7 @@ def row_format_of(made: KvFormat) -> RowFormat | None:
         raise ArgumentError("made", "a KvFormat", made)
     if made.kv_order != "shared" or made.row_order != "plain" or made.pool_split != "one" or made.hadamard is None:
         return None
-    if not _OF_ROWS >= made.declared().keys() or made.local_heads not in (None, 1):
+    if not made.declared().keys() <= _OF_ROWS or made.local_heads not in (None, 1):
         return None
     if made.dtype not in ELEMENT_BITS or not made.row_bytes or not made.page_rows or not made.head_dim:
         return None
