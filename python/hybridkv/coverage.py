@@ -59,7 +59,7 @@ def whole_number(value: object) -> int | None:
 def real_number(value: object) -> int | float | None:
     """Return any int or float, numpy's included, as Python's; None for all else, bool included."""
     if isinstance(value, (float, _of_numpy("floating"))):
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     return whole_number(value) if isinstance(value, (int, _of_numpy("integer"))) else None
 
 

@@ -35,7 +35,7 @@ class Violation:
         Its name.
     field : str
         "base", "page_stride", "page_bytes", "reach", "row_stride" or "footer" of the memory; "page_rows", "row_bytes",
-        "footer_row", "dtype", "heads" or "head_dim" of what the group declares.
+        "footer_row", "dtype", "heads" or "head_dim" of what the group declares, "format." and a field of its format.
     expected, got : str
         What the kernel needs and what is there.
     fix : str

@@ -117,8 +117,8 @@ def negotiate(ours: Manifest | CacheSpec, theirs: Manifest | CacheSpec) -> Agree
     -------
     Agreement or Refusal
         An agreement only where every difference is cosmetic or one that a lossless conversion takes care of: of sizes
-        those alone that the conversion begins and ends with. Groups in another order are refused, since records hold
-        them in order.
+        those alone that the conversion begins and ends with. Groups at other places are refused, since records hold
+        them by their places.
 
     Raises
     ------
@@ -219,9 +219,11 @@ def _of_the_whole(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
         a, b = getattr(ours, name), getattr(theirs, name)
         if a != b:
             yield Difference("", name, a, b, INCOMPATIBLE, reason)
-    orders = [tuple(group.name for group in side.groups) for side in (ours, theirs)]
-    if orders[0] != orders[1] and set(orders[0]) == set(orders[1]):
-        yield Difference("", "groups.order", *orders, INCOMPATIBLE, "records hold the groups in order")
+    places = [{group.name: place for place, group in enumerate(side.groups)} for side in (ours, theirs)]
+    for name, place in places[0].items():
+        if places[1].get(name, place) != place:
+            reason = "records hold groups by their places"
+            yield Difference(name, "order", place, places[1][name], INCOMPATIBLE, reason)
     if ours.identity != theirs.identity:
         yield from _identities(ours, theirs)
     replicated = all(g.format is not None and g.format.shard == _REPLICATED for g in (*ours.groups, *theirs.groups))
@@ -279,8 +281,11 @@ def _misfit(side: GroupManifest, row: RowFormat, paged: bool) -> str:
     rows = side.rows_per_page
     if rows is None and side.coverage[0] == PREFIX_RULE:
         rows = side.block_tokens // side.tokens_per_row
-    sizes = [("row_bytes", side.row_bytes, (row.row_bytes,)), ("rows_per_page", rows, (row.page_rows,))]
-    sizes.append(("page_bytes", side.page_bytes, (row.page_bytes, row.page_stride)))
+    sizes: tuple[tuple[str, int | None, tuple[int, ...]], ...] = (
+        ("row_bytes", side.row_bytes, (row.row_bytes,)),
+        ("rows_per_page", rows, (row.page_rows,)),
+        ("page_bytes", side.page_bytes, (row.page_bytes, row.page_stride)),
+    )
     for field, declared, planned in sizes:
         if declared is not None and declared not in planned:
             return f"no converter: {field} is {declared}, in the format {planned[0]}"
