@@ -120,6 +120,15 @@ def test_numbers_and_bools_of_numpy_are_taken_as_pythons() -> None:
     assert told.digest == hk.Identity("m", rope={"theta": 16, "n": 3, "b": True}).digest
 
 
+@pytest.mark.parametrize("given", [{1: 2}, {1: 2, "1": 3}, {None: 1}, {True: 1}, {b"a": 1}])
+def test_names_of_a_mapping_are_strings(given: Any) -> None:
+    """A name that became one could be another that is there."""
+    for field in ("yarn", "roles"):
+        with pytest.raises(hk.SpecError, match="names that are str") as caught:
+            KvFormat("a", "b", **{field: given})
+        assert caught.value.field == f"format.{field}"
+
+
 def test_what_is_hashed_is_never_changed() -> None:
     given = {"factor": 16.0}
     made = KvFormat("a", "b", yarn=given, roles={"0": "x"})

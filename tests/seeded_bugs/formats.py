@@ -258,7 +258,7 @@ BUGS = [
         f"{FORMATS}/field_values.py",
         '        if not isinstance(name, str):\n            raise SpecError(where, "names that are str", name)\n',
         "        name = str(name)\n",
-        f"{VALUES}::test_fingerprint_difference_and_equality_say_the_same",
+        f"{VALUES}::test_names_of_a_mapping_are_strings",
     ),
     Bug(
         "mapping that can be changed",
