@@ -7,9 +7,10 @@ matching, requirements and restore plans all call them, so that what is looked u
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from operator import index
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from hybridkv.errors import SpecError
 
@@ -53,6 +54,24 @@ def whole_number(value: object) -> int | None:
         return index(value)  # type: ignore[arg-type]
     except Exception:  # TypeError, or whatever an object's own __index__ raises
         return None
+
+
+def real_number(value: object) -> int | float | None:
+    """Return any int or float, numpy's included, as Python's; None for all else, bool included."""
+    if isinstance(value, (float, _of_numpy("floating"))):
+        return float(value)
+    return whole_number(value) if isinstance(value, (int, _of_numpy("integer"))) else None
+
+
+def truth(value: object) -> bool | None:
+    """Return any bool, numpy's included, as Python's; None for all else."""
+    return bool(value) if isinstance(value, (bool, _of_numpy("bool_"))) else None
+
+
+def _of_numpy(name: str) -> Any:
+    """Return a type of numpy, to compare with; none where nobody has imported numpy, so that there is no such value."""
+    numpy = sys.modules.get("numpy")
+    return () if numpy is None else getattr(numpy, name)
 
 
 def encodable(field: str, text: str) -> str:

@@ -12,6 +12,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from hybridkv.frozen_mapping import FrozenMapping
+
 _LONGEST_TEXT = 2000  # characters of a value that a message shows
 _DEEPEST_PLAIN = 8  # containers in one another
 
@@ -70,7 +72,7 @@ def _is_plain(value: object, depth: int) -> bool:
         return False
     if kind in (tuple, list, set, frozenset):
         return all(_is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
-    if kind is dict:
+    if kind in (dict, FrozenMapping):
         return all(_is_plain(part, depth + 1) for item in value.items() for part in item)  # type: ignore[attr-defined]
     if not kind.__module__.startswith("hybridkv."):
         return False

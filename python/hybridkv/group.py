@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hybridkv import _core
 from hybridkv.alignment.checks import check_named
+from hybridkv.alignment.declared_formats import check_format, unread
 from hybridkv.alignment.needs import KernelNeeds, kernel_needs
 from hybridkv.coverage import (
     SIZE_LIMIT,
@@ -19,10 +20,12 @@ from hybridkv.coverage import (
     Window,
     encodable,
     positive_int,
+    truth,
     whole_number,
 )
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats import KvFormat, framed_digest
+from hybridkv.frozen_mapping import FrozenMapping
 from hybridkv.kinds import StateKind
 
 TOKENS_LIMIT = 2**62
@@ -116,7 +119,9 @@ class CacheGroup:
     ------
     SpecError
         A field that is wrong by itself. Numbers are ints of at least 1 and below 2**48, names are such that
-        UTF-8 can encode them. What depends on the unit or on other groups is checked by :class:`CacheSpec`.
+        UTF-8 can encode them. A field of ``format`` that contradicts the group's own: bytes of a row, rows of a page,
+        distance of pages, rows that the page does not hold. What depends on the unit, on kernels or on other groups
+        is checked by :class:`CacheSpec`.
 
     Examples
     --------
@@ -162,6 +167,7 @@ class CacheGroup:
             raise SpecError(error.field, error.expected, error.got) from error
         self._check_layers()
         self._check_page()
+        check_format(self)
 
     @property
     def layer_count(self) -> int:
@@ -264,8 +270,9 @@ class CacheGroup:
             raise SpecError(self.field_name("coverage"), "Prefix, Window, Chunk or Checkpoint", self.coverage)
         if self.format is not None and not isinstance(self.format, KvFormat):
             raise SpecError(self.field_name("format"), "a KvFormat or None", self.format)
-        if not isinstance(self.rebuildable, bool):
+        if (rebuildable := truth(self.rebuildable)) is None:
             raise SpecError(self.field_name("rebuildable"), "a bool", self.rebuildable)
+        self._put("rebuildable", rebuildable)
         if self.rebuildable and isinstance(self.coverage, Prefix):
             expected = "False for Prefix coverage: replaying all of a prefix is no reuse"
             raise SpecError(self.field_name("rebuildable"), expected, self.rebuildable)
@@ -301,8 +308,10 @@ class CacheGroup:
                 raise SpecError(self.field_name("parts"), "names that are non-empty str", name)
             encodable(self.field_name("parts"), name)
         sizes = self.parts.items()
-        parts = {name: positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes}
-        self._put("parts", parts)
+        parts = {
+            str.__str__(name): positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes
+        }
+        self._put("parts", FrozenMapping(parts.items()))
         low, high = self.page_bytes, self.page_bytes * self.layer_count
         if not low <= sum(parts.values()) <= high:
             raise SpecError(self.field_name("parts"), f"a sum of {low} to {high} bytes", sum(parts.values()))
@@ -329,7 +338,14 @@ class CacheGroup:
                 raise SpecError(self.field_name("tokens_per_row"), expected, self.tokens_per_row)
         group._check_rows(block)
         check_named(group)
+        self._check_kernels()
         return group
+
+    def _check_kernels(self) -> None:
+        """Refuse a kernel that is known to read other formats than the one that is declared."""
+        for needs in kernel_needs(self.field_name("kernels"), self.kernels):
+            if (wrong := unread(needs, self.format)) is not None:
+                raise SpecError(self.field_name(wrong.field), f"{wrong.expected}, as {wrong.kernel} reads", wrong.got)
 
     def _check_rows(self, block: int) -> None:
         """A page must hold the rows of its block, or those that the window needs of it."""
@@ -339,9 +355,11 @@ class CacheGroup:
         if not isinstance(self.coverage, Prefix):
             needed_tokens = min(block, self.coverage.tokens - 1)
         needed = -(-needed_tokens // self.tokens_per_row)
-        if self.rows_per_page is not None and self.rows_per_page < needed:
-            expected = f"at least {needed} rows, needed of a block of {block} tokens"
-            raise SpecError(self.field_name("rows_per_page"), expected, self.rows_per_page)
+        declared = None if self.format is None else self.format.page_rows
+        for name, rows in (("rows_per_page", self.rows_per_page), ("format.page_rows", declared)):
+            if rows is not None and rows < needed:
+                expected = f"at least {needed} rows, needed of a block of {block} tokens"
+                raise SpecError(self.field_name(name), expected, rows)
         if self.row_bytes is not None and needed * self.row_bytes > self.page_bytes:
             self._refuse_rows(needed)
 
@@ -358,13 +376,15 @@ def layer_names(where: str, layers: Sequence[int | str]) -> tuple[int | str, ...
     for layer in layers:  # not by len(): that of a long range is no machine number
         if len(named) == MOST_LAYERS:
             raise SpecError(where, f"at most {MOST_LAYERS} layers", "more")
-        if isinstance(layer, bool) or not isinstance(layer, (int, str)):
-            raise SpecError(where, "layer numbers or names", layer)
+        number = whole_number(layer)
         if isinstance(layer, str):
-            encodable(where, layer)
-        elif not 0 <= layer < SIZE_LIMIT:
+            named.append(encodable(where, str.__str__(layer)))
+        elif number is None:
+            raise SpecError(where, "layer numbers or names", layer)
+        elif not 0 <= number < SIZE_LIMIT:
             raise SpecError(where, "layer numbers, 0 or more and below 2**48", layer)
-        named.append(layer)
+        else:
+            named.append(number)
     return tuple(named)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hybridkv.coverage import real_number
 from hybridkv.errors import ArgumentError, LeaseExpired
 
 if TYPE_CHECKING:
@@ -249,10 +250,11 @@ def seconds(field: str, value: object) -> float:
     ArgumentError
         No number, or an integer that no float is near.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+    number = real_number(value)
+    if number is None or number != number:
         raise ArgumentError(field, "a time in seconds", value)
     try:
-        return float(value)
+        return float(number)
     except OverflowError:
         raise ArgumentError(field, "a time in seconds, below 2^1024", value) from None
 

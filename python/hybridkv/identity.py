@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import NoReturn
 
+from hybridkv.coverage import real_number, truth
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.canonical import framed_digest
 
@@ -240,16 +241,19 @@ def _plain(where: str, value: object, depth: int, left: list[int]) -> object:
         return ("list", *(_plain(where, item, depth + 1, left) for item in listed))
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, bool) or (isinstance(value, tuple) and value in (("bool", False), ("bool", True))):
-        return value if isinstance(value, tuple) else ("bool", value)  # else it would equal a number
-    if isinstance(value, int):
-        if value.bit_length() > 1024:
-            raise SpecError(where, "numbers of at most 1024 bits", f"{value.bit_length()} bits")
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
+    if isinstance(value, tuple) and value in (("bool", False), ("bool", True)):
+        return value
+    if (told := truth(value)) is not None:
+        return ("bool", told)  # else it would equal a number
+    number = real_number(value)
+    if isinstance(number, int):
+        if number.bit_length() > 1024:
+            raise SpecError(where, "numbers of at most 1024 bits", f"{number.bit_length()} bits")
+        return number
+    if isinstance(number, float):
+        if not math.isfinite(number):
             raise SpecError(where, "finite numbers", value)
-        return int(value) if value.is_integer() else float(value)
+        return int(number) if number.is_integer() else number
     raise SpecError(where, "numbers, bools, strings, None, lists and mappings", type(value).__name__)
 
 

@@ -206,8 +206,10 @@ def block_keys(
         raise ArgumentError("parent", f"keys of unit {unit}", f"keys of unit {parent.unit_tokens}")
     if parent.identity is None:
         raise ArgumentError("parent", "keys made from tokens", "keys made from hashes")
-    if parent.identity != identity:
-        raise ArgumentError("parent", f"keys of {identity}", f"keys of {parent.identity}")
+    if fields := identity.differences(parent.identity):
+        salts = (" and of its salt", " of another salt") if "salt" in fields else ("", "")  # of which nothing is told
+        expected, got = (f"keys of {one}{salt}" for one, salt in zip((identity, parent.identity), salts, strict=True))
+        raise ArgumentError("parent", expected, got, fields=fields)
     base = parent._core
     if parent._rest_media:
         end = base.end_unit * unit + len(ids)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv import _core
+from hybridkv.coverage import real_number
 from hybridkv.errors import HybridKVError, KernelContract
 from hybridkv.kernel_arguments import Access, Span, extent_of, kernel_facts, thread_count
 from hybridkv.kernel_memory import target_of
@@ -163,7 +164,8 @@ def check_tail(
 
 
 def _check_numbers(width: int, eps: object, rope: object) -> None:
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < inf:
+    told = real_number(eps)
+    if told is None or not 0 <= told < inf:
         raise KernelContract("eps", "a finite number, 0 or more", eps)
     if rope is not None and not isinstance(rope, Rope):
         raise KernelContract("rope", "a Rope or None", rope)

@@ -207,7 +207,7 @@ def test_the_tables_of_the_document_are_those_of_the_registry() -> None:
 def test_the_core_compares_fingerprints_and_nothing_else() -> None:
     """A page carries the number of its writer's fingerprint, a match that of its reader's: equal or FALSE_HIT(ABI)."""
     chosen = [ENTRIES[i] for i in range(0, len(ENTRIES), 3)]
-    group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, format=chosen[0].format)
+    group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64 * 584, format=chosen[0].format)
     spec = hk.CacheSpec(16, [group])
     cache = hk.HybridCache(spec, blocks=len(chosen))
     assert cache._core.format(0) == chosen[0].format.fingerprint

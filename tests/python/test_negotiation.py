@@ -340,7 +340,7 @@ def test_a_restore_converts_nothing() -> None:
     padded, packed = (REGISTRY[name].paged(16) for name in ("indexer_fp8_padded", "indexer_fp8"))
 
     def described(made: Any) -> hk.CacheSpec:
-        group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, format=made)
+        group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=16 * 132, format=made)
         return hk.CacheSpec(16, [group])
 
     assert isinstance(told(described(packed), described(padded)), Agreement)

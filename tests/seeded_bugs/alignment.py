@@ -7,6 +7,7 @@ from seeded_bugs import Bug
 
 CHECKS, CHOICE = "python/hybridkv/alignment/checks.py", "python/hybridkv/alignment/choice.py"
 NEEDS, BASE = "python/hybridkv/alignment/needs.py", "python/hybridkv/cache_base.py"
+DECLARED = "tests/python/test_declared_formats.py"
 TEST, CASES = "tests/python/test_alignment.py", "tests/python/test_field_cases_alignment.py"
 
 BUGS = [
@@ -38,8 +39,8 @@ BUGS = [
         "coordinates wrap",
         "pages beyond the reach of 32-bit coordinates pass",
         CHECKS,
-        "pool.pages * (stride // needs.coordinate_bytes) >= _COORDINATES:",
-        "pool.pages * (stride // needs.coordinate_bytes) > 2 * _COORDINATES:",
+        "pool.pages * (stride // needs.coordinate_bytes) >= COORDINATES:",
+        "pool.pages * (stride // needs.coordinate_bytes) > 2 * COORDINATES:",
         CASES,
     ),
     Bug(
@@ -132,5 +133,37 @@ BUGS = [
         "  misaligned_[g] = declared;\n  (void)of_kernels;\n",
         "cache.transfers_test",
         "what kernels cannot take of a pool is told by match, with its code",
+    ),
+    Bug(
+        "group against its format",
+        "a group may have other rows and pages than its own format",
+        "python/hybridkv/group.py",
+        "        check_format(self)\n",
+        "",
+        DECLARED,
+    ),
+    Bug(
+        "formats of a kernel unasked",
+        "a kernel is named by a group whose format it does not read",
+        "python/hybridkv/alignment/declared_formats.py",
+        "    if not wrong[nearest]:\n",
+        "    if len(wrong[nearest]) < 99:\n",
+        DECLARED,
+    ),
+    Bug(
+        "formats of a kernel unasked at bind",
+        "a kernel is bound to a group whose format it does not read",
+        CHECKS,
+        "        if (wrong := unread(one, group.format)) is not None:\n",
+        "        if (wrong := unread(one, None)) is not None:\n",
+        DECLARED,
+    ),
+    Bug(
+        "slow rows unsaid",
+        "pages are suggested whose rows go slower, and no word of it",
+        CHOICE,
+        "conflicts=(*conflicts, *slower))",
+        "conflicts=(*conflicts, *slower[:0]))",
+        DECLARED,
     ),
 ]

@@ -7,6 +7,8 @@ from seeded_bugs import Bug
 
 FORMATS = "python/hybridkv/formats"
 REGISTRY, DOCUMENTS = "tests/python/test_format_registry.py", "tests/python/test_format_documents.py"
+PLANS, SIZES = "tests/python/test_format_plans.py", "tests/python/test_negotiation_sizes.py"
+VALUES = "tests/python/test_format_values.py"
 CONVERSIONS, NEGOTIATION = "tests/python/test_format_conversions.py", "tests/python/test_negotiation.py"
 
 BUGS = [
@@ -78,7 +80,7 @@ BUGS = [
         "rotation taken for an order of pairs",
         "rows rotated at other positions are reordered, as if that made them equal",
         f"{FORMATS}/conversions.py",
-        "return sides[0][0] == sides[1][0] and all(",
+        "return sides[0][:2] == sides[1][:2] and all(",
         "return all(",
         f"{CONVERSIONS}::test_pairs_are_reordered_and_rotations_are_not",
     ),
@@ -177,5 +179,93 @@ BUGS = [
         'if d.reason and d.field.partition(".")[0] in names}',
         "if d.reason and names}",
         f"{NEGOTIATION}::test_what_is_simply_not_there_is_no_skew",
+    ),
+    Bug(
+        "row format that leaves places out",
+        "rows that are padded, or a footer elsewhere than behind the rows, make a row format that says neither",
+        f"{FORMATS}/conversions.py",
+        "    return row if row is not None and _expresses(row, made) else None\n",
+        "    return row if row is not None or _expresses is None else None\n",
+        f"{PLANS}::test_every_plan_that_is_offered_gives_what_the_reader_reads",
+    ),
+    Bug(
+        "plan without a step",
+        "a difference that both row formats express alike is taken for accounted for",
+        f"{FORMATS}/conversions.py",
+        "    return told == (there[field], wanted[field]) and told[0] != told[1]\n",
+        "    return told[0] == there[field] and told[1] == wanted[field]\n",
+        f"{PLANS}::test_two_words_for_one_encoding_are_no_step",
+    ),
+    Bug(
+        "pages by heads taken for rows",
+        "fields that rows do not have are read past",
+        f"{FORMATS}/conversions.py",
+        "    if not made.declared().keys() <= _OF_ROWS or made.local_heads not in (None, 1):\n",
+        "    if not _OF_ROWS:\n",
+        f"{PLANS}::test_what_a_row_format_does_not_express_makes_none",
+    ),
+    Bug(
+        "longer row without a step",
+        "rows that keep more in the footer are planned as if nothing differed",
+        "python/hybridkv/reference/conversion_plan.py",
+        "        elif source.row_bytes != target.row_bytes:\n",
+        "        elif source.row_bytes != target.row_bytes < 0:\n",
+        f"{PLANS}::test_a_longer_row_is_a_step",
+    ),
+    Bug(
+        "sizes waved through",
+        "a plan accounts for whatever sizes two groups have",
+        f"{FORMATS}/negotiation.py",
+        "        if misfit := _misfit(ours, plan.target, paged) or _misfit(theirs, plan.source, paged):\n",
+        "        if misfit := _misfit(ours, plan.target, paged)[:0]:\n",
+        f"{SIZES}::test_a_size_that_is_not_the_plans_is_refused",
+    ),
+    Bug(
+        "half of the pages compared",
+        "the pages of the reader are held against the plan, those of the writer are not",
+        f"{FORMATS}/negotiation.py",
+        "_misfit(ours, plan.target, paged) or _misfit(theirs, plan.source, paged):",
+        "_misfit(ours, plan.target, paged):",
+        f"{SIZES}::test_a_size_that_is_not_the_plans_is_refused",
+    ),
+    Bug(
+        "order of groups unseen",
+        "sides whose records lie in another order agree",
+        f"{FORMATS}/negotiation.py",
+        "        if places[1].get(name, place) != place:\n",
+        "        if places[1].get(name, place) < 0:\n",
+        f"{SIZES}::test_groups_in_another_order_are_a_difference_and_its_cost_is_told",
+    ),
+    Bug(
+        "empty str declared",
+        "an empty str is another value than none, and has the same fingerprint",
+        f"{FORMATS}/field_values.py",
+        '        return text if text or "None" not in declared else None\n',
+        "        return text\n",
+        f"{VALUES}::test_fingerprint_difference_and_equality_say_the_same",
+    ),
+    Bug(
+        "true equals one",
+        "mappings are equal whose fingerprints are not, since True equals 1",
+        "python/hybridkv/frozen_mapping.py",
+        "    return isinstance(value, bool) is isinstance(other, bool) and value == other\n",
+        "    return value == other\n",
+        f"{VALUES}::test_fingerprint_difference_and_equality_say_the_same",
+    ),
+    Bug(
+        "names of any type",
+        "names of a mapping become strings, so that two of them may be one",
+        f"{FORMATS}/field_values.py",
+        '        if not isinstance(name, str):\n            raise SpecError(where, "names that are str", name)\n',
+        "        name = str(name)\n",
+        f"{VALUES}::test_names_of_a_mapping_are_strings",
+    ),
+    Bug(
+        "mapping that can be changed",
+        "who holds a format changes what it was hashed by",
+        f"{FORMATS}/field_values.py",
+        "    return FrozenMapping(sorted(found.items()))\n",
+        "    return dict(sorted(found.items()))\n",
+        f"{VALUES}::test_what_is_hashed_is_never_changed",
     ),
 ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hybridkv.paged_pool import PagedPool
     from hybridkv.pools import PoolArray
 
-_COORDINATES = 2**31
+COORDINATES = 2**31
 _CHECKPOINT = 3  # the rule's number
 _CODES = {
     "base": "base", "page_stride": "page_stride", "page_bytes": "page_stride", "reach": "page_stride",
@@ -35,7 +35,7 @@ class Violation:
         Its name.
     field : str
         "base", "page_stride", "page_bytes", "reach", "row_stride" or "footer" of the memory; "page_rows", "row_bytes",
-        "footer_row", "dtype", "heads" or "head_dim" of what the group declares.
+        "footer_row", "dtype", "heads" or "head_dim" of what the group declares, "format." and a field of its format.
     expected, got : str
         What the kernel needs and what is there.
     fix : str
@@ -331,8 +331,8 @@ def _pages(needs: KernelNeeds, pool: PoolFacts) -> list[Violation]:
         elif own not in (None, pool.rows) and pool.row_bytes and stride % ((own or 1) * pool.row_bytes):
             expected = f"a page stride of whole pages of {own} rows, {(own or 1) * pool.row_bytes} bytes"
             add("page_stride", expected, stride, "leave no padding")
-        elif needs.coordinate_bytes and pool.pages * (stride // needs.coordinate_bytes) >= _COORDINATES:
-            most = (_COORDINATES - 1) // (stride // needs.coordinate_bytes)
+        elif needs.coordinate_bytes and pool.pages * (stride // needs.coordinate_bytes) >= COORDINATES:
+            most = (COORDINATES - 1) // (stride // needs.coordinate_bytes)
             add("reach", f"at most {most} pages of {stride} bytes", pool.pages, "split the pool")
         if found and found[-1].field != "page_bytes":
             break
@@ -424,6 +424,8 @@ def bound_violations(group: CacheGroup, kernels: object, arrays: Sequence[PoolAr
     ArgumentError
         Kernels that are not known, or that cannot read what the group declares.
     """
+    from hybridkv.alignment.declared_formats import unread  # builds on this
+
     named = () if kernels is None else kernel_needs("kernel", kernels)
     needs = {one.name: one for one in (*_named(group), *named)}
     facts = pool_facts(group, arrays)
@@ -433,6 +435,9 @@ def bound_violations(group: CacheGroup, kernels: object, arrays: Sequence[PoolAr
                 raise ArgumentError(
                     "kernel", f"one that reads {group.name!r}; {misfit.kernel} {misfit.expected}", misfit.got
                 )
+        if (wrong := unread(one, group.format)) is not None:
+            expected = f"one that reads {group.name!r}; {wrong.kernel} reads {wrong.field} {wrong.expected}"
+            raise ArgumentError("kernel", expected, f"{wrong.field} {wrong.got}")
     of_kernels = check(needs.values(), facts) if needs else []
     codes = {violation.code for violation in of_kernels if violation.effect == REFUSED}
     return own_violations(group, arrays) + of_kernels, next((code for code in _ORDER if code in codes), "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
-from hybridkv.alignment.checks import declared_rows, kernel_rows, rounded_up
+from hybridkv.alignment.checks import COORDINATES, declared_rows, kernel_rows, rounded_up
 from hybridkv.alignment.needs import REFUSED, KernelNeeds, kernel_needs
 from hybridkv.errors import ArgumentError
 
@@ -57,7 +57,7 @@ class Suggestion:
     unpadded : PageChoice or None
         The fewest rows that need no padding. None where there is no such page.
     conflicts : tuple of str
-        Why there is no page at all; what makes bytes slower and was left out of account because no page has it.
+        Why there is no page at all; what makes bytes slower, and no page has it.
     """
 
     base_alignment: int
@@ -134,24 +134,19 @@ def _serve(group: CacheGroup, rows: int, row_bytes: int, needs: Sequence[KernelN
         for one in needs
         if one.row_bytes and row_bytes not in one.row_bytes
     ]
-    conflicts += [
-        f"{one.name} wants rows at multiples of {one.row_multiple} bytes, they are {row_bytes - one.footer_row_bytes}"
-        for one in needs
-        if (row_bytes - one.footer_row_bytes) % one.row_multiple and one.effect == REFUSED
-    ]
+    conflicts += [conflict for one in needs if one.effect == REFUSED and (conflict := _rows_apart(group, rows, one))]
     if conflicts:
         return Suggestion(base_alignment=base, padded=None, unpadded=None, conflicts=tuple(conflicts))
+    slower = [conflict for one in needs if one.effect != REFUSED and (conflict := _rows_apart(group, rows, one))]
 
     def choice(rows: int | None, multiple: int) -> PageChoice | None:
         if rows is None or rows * row_bytes >= _MOST_BYTES:
             return None
         size = rows * row_bytes
-        return PageChoice(
-            rows=rows,
-            block_tokens=rows * group.tokens_per_row,
-            page_bytes=size,
-            page_stride=rounded_up(size, multiple),
-        )
+        stride = rounded_up(size, multiple)
+        if any(one.coordinate_bytes and stride // one.coordinate_bytes >= COORDINATES for one in needs):
+            return None  # not one such page
+        return PageChoice(rows=rows, block_tokens=rows * group.tokens_per_row, page_bytes=size, page_stride=stride)
 
     unpadded = choice(_fewest(needs, 1, _step(row_bytes, lcm(stride, bytes_of_pages))), 1)
     padded = None
@@ -159,7 +154,19 @@ def _serve(group: CacheGroup, rows: int, row_bytes: int, needs: Sequence[KernelN
         padded = choice(_fewest(needs, rows, _step(row_bytes, bytes_of_pages)), stride)
     if padded is None and unpadded is None:
         conflicts.append(_why_none(needs, row_bytes, lcm(stride, bytes_of_pages)))
-    return Suggestion(base_alignment=base, padded=padded, unpadded=unpadded, conflicts=tuple(conflicts))
+    return Suggestion(base_alignment=base, padded=padded, unpadded=unpadded, conflicts=(*conflicts, *slower))
+
+
+def _rows_apart(group: CacheGroup, rows: int, needs: KernelNeeds) -> str:
+    """Say that rows lie where a kernel does not take them, or takes them slowly; no page changes that. "" where not."""
+    row_bytes, footer = group.row_bytes or 0, None if group.format is None else group.format.footer_offset
+    apart = row_bytes - needs.footer_row_bytes
+    if not needs.footer_row_bytes and footer is not None and footer % rows == 0:
+        apart = footer // rows
+    if apart % needs.row_multiple == 0:
+        return ""
+    slower = "" if needs.effect == REFUSED else ": bytes go slower"
+    return f"{needs.name} wants rows at multiples of {needs.row_multiple} bytes, they are {apart}{slower}"
 
 
 def _step(row_bytes: int, multiple: int) -> int:

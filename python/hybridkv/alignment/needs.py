@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from hybridkv.coverage import positive_int
+from hybridkv.coverage import positive_int, truth
 from hybridkv.errors import ArgumentError, SpecError
 
 REFUSED = "refused"
@@ -103,8 +103,9 @@ class KernelNeeds:
             if getattr(self, name) != 0:
                 self._put(name, positive_int(f"needs.{name}", getattr(self, name), _ALIGNMENT_LIMIT))
         for name in ("adjacent_pages", "packed_rows"):
-            if not isinstance(getattr(self, name), bool):
+            if (told := truth(getattr(self, name))) is None:
                 raise SpecError(f"needs.{name}", "a bool", getattr(self, name))
+            self._put(name, told)
         for f in fields(self):
             if str(f.type).startswith("tuple"):
                 self._put(f.name, _choices(f.name, str(f.type), getattr(self, f.name)))

@@ -3,14 +3,17 @@
 
 A difference that :mod:`hybridkv.formats` calls convertible is one of arrangement. Whether something converts it is
 another question, answered here and nowhere else: where :func:`hybridkv.ops.plan_conversion` finds a lossless way, and
-every difference between the two declarations is one that it knows of.
+every difference between the two declarations is one that both row formats express. So a plan of formats that differ has
+a step for each difference, and never none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hybridkv.errors import ArgumentError, SpecError
+from hybridkv.formats.format_entry import APPLIES, BY_DEPLOYMENT, BY_MODEL
 from hybridkv.formats.kv_format import KvFormat, compatible
 from hybridkv.formats.severity import COSMETIC, INCOMPATIBLE, Compatibility, FieldDiff
 from hybridkv.reference.conversion_plan import ConversionPlan, plan_conversion
@@ -27,6 +30,9 @@ PLANNED = frozenset(
     }
 )
 """Fields that a row format expresses, so that a plan between two row formats accounts for a difference in them."""
+
+_OF_ROWS = frozenset({*APPLIES["rows"], *BY_MODEL, *BY_DEPLOYMENT, "schema"})
+_OF_ARRAYS = ("page_stride", "alignment")  # read off the arrays where they are not declared
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,9 @@ def row_format_of(made: KvFormat) -> RowFormat | None:
     Returns
     -------
     RowFormat or None
-        None where it does not declare enough (nothing is guessed), or has no such form: rows in two pools, rows by
-        eights, pages by heads, states, one scale for a whole tensor.
+        None where it does not declare enough (nothing is guessed), declares what a row format does not express, such as
+        rows that are padded or a footer elsewhere than behind the rows, or has no such form: rows in two pools, rows
+        by eights, pages by heads, states, one scale for a whole tensor.
 
     Raises
     ------
@@ -118,13 +125,16 @@ def row_format_of(made: KvFormat) -> RowFormat | None:
         raise ArgumentError("made", "a KvFormat", made)
     if made.kv_order != "shared" or made.row_order != "plain" or made.pool_split != "one" or made.hadamard is None:
         return None
+    if not made.declared().keys() <= _OF_ROWS or made.local_heads not in (None, 1):
+        return None
     if made.dtype not in ELEMENT_BITS or not made.row_bytes or not made.page_rows or not made.head_dim:
         return None
     try:
         parts = _parts(made)
-        return None if parts is None else _row(made, parts)
+        row = None if parts is None else _row(made, parts)
     except SpecError:  # declared fields that do not fit together
         return None
+    return row if row is not None and _expresses(row, made) else None
 
 
 def _row(made: KvFormat, parts: tuple[Part, ...]) -> RowFormat:
@@ -150,7 +160,7 @@ def _parts(made: KvFormat) -> tuple[Part, ...] | None:
     order = (made.channel_order or "").split("|")
     split = "rope" in order
     rope = (made.rope_dims or 0) if split else 0
-    if split and (made.rope_dtype not in ELEMENT_BITS or not rope):
+    if (split and not rope) or made.rope_dtype not in (ELEMENT_BITS if split else (None, made.dtype)):
         return None
     rule = None
     if made.scale != "none":
@@ -167,12 +177,50 @@ def _parts(made: KvFormat) -> tuple[Part, ...] | None:
     }
     if set(order) != {part for part, size in sizes.items() if size}:
         return None
+    if made.scale == "ue8m0x4" and sizes["scales"] % 4:  # no whole words
+        return None
     at = {part: sum(sizes[before] for before in order[:place]) for place, part in enumerate(order)}
     scales = {} if rule is None else {"scale": rule, "tile": made.tile, "scale_offset": at["scales"]}
     parts = [Part(name, main, made.dtype, at[name], **scales)]  # type: ignore[arg-type]
     if split:
         parts.append(Part("rope", rope, made.rope_dtype or "", at["rope"]))
     return tuple(parts)
+
+
+def _expresses(row: RowFormat, made: KvFormat) -> bool:
+    """Say whether a row format has every place that is declared, at the byte where it is declared."""
+    said = _said_by(row)
+    return all(
+        said[field] == _in_its_words(field, value) or (value is None and field in _OF_ARRAYS)
+        for field, value in ((field, getattr(made, field)) for field in PLANNED)
+    )
+
+
+def _said_by(row: RowFormat) -> dict[str, object]:
+    """Return what a row format says of each planned field, None where it has no such thing."""
+    main = row.parts[0]
+    names = [(part.offset, part.name) for part in row.parts]
+    names += [(part.scale_offset or 0, "scales") for part in row.parts if part.scale is not None]
+    return {
+        "page_rows": row.page_rows,
+        "page_stride": row.page_stride,
+        "alignment": row.base_alignment,
+        "footer_offset": row.footer_offset if row.footer_bytes else None,
+        "row_stride": row.data_bytes,
+        "row_bytes": row.row_bytes,
+        "scale_placement": None if main.scale is None else "page_footer" if row.footer_bytes else "inline",
+        "channel_order": "|".join(name for _, name in sorted(names)),
+        "scale": "none" if main.scale is None else main.scale.encoding,
+        "tile": main.tile,
+        "position_convention": row.interleaved,
+    }
+
+
+def _in_its_words(field: str, value: Any) -> object:
+    """Return a declared value as :func:`_said_by` says it: of a convention the pairs, of scales their encoding."""
+    if field == "position_convention":
+        return _pairs(value)
+    return _ENCODINGS.get(value, value) if field == "scale" else value
 
 
 def _pairs(convention: str | None) -> bool | None:
@@ -190,10 +238,20 @@ def _planned(
     source, target = row_format_of(writer), row_format_of(reader)
     if source is None or target is None:
         return None, "no converter: the declared fields make no row format of the kernels"
+    there, wanted = _said_by(source), _said_by(target)
+    if untold := [d.field for d in counted if not _accounted(d, there, wanted)]:
+        return None, f"no converter for {', '.join(untold)}"
     plan = plan_conversion(source, target)
     if plan.lossless:
         return plan, ""
     return None, "; ".join(f"{o.field}: {o.reason}" for o in plan.obstacles)
+
+
+def _accounted(difference: FieldDiff, there: dict[str, object], wanted: dict[str, object]) -> bool:
+    """Say whether two row formats differ in a field just as the declared formats do, both of which declare it."""
+    field, ours, theirs = difference.field, difference.ours, difference.theirs
+    told = _in_its_words(field, theirs), _in_its_words(field, ours)
+    return told == (there[field], wanted[field]) and told[0] != told[1]
 
 
 def _same_but_pairs(difference: FieldDiff) -> bool:
@@ -201,4 +259,4 @@ def _same_but_pairs(difference: FieldDiff) -> bool:
     if difference.field != "position_convention":
         return True
     sides = [str(side).rpartition("_") for side in (difference.ours, difference.theirs)]
-    return sides[0][0] == sides[1][0] and all(side[2] in _PAIRS for side in sides)
+    return sides[0][:2] == sides[1][:2] and all(side[2] in _PAIRS for side in sides)

@@ -22,6 +22,7 @@ from typing import Any
 
 from hybridkv.errors import SpecError
 from hybridkv.formats.kv_format import KvFormat
+from hybridkv.frozen_mapping import as_json
 
 DOCUMENT_SCHEMA = 2
 """Of what :func:`to_document` writes. It counts up when a document is laid out anew, or a field is new."""
@@ -89,7 +90,7 @@ def to_document(made: KvFormat) -> Json:
     dict
         Of JSON: what :func:`from_document` reads back as an equal format.
     """
-    declared = made.declared()
+    declared = {name: as_json(value) for name, value in made.declared().items()}
     if declared["schema"] == 1:
         del declared["schema"]  # the default, as every undeclared field
     return {"schema": DOCUMENT_SCHEMA, "fields": declared, "fingerprint": made.fingerprint.hex()}

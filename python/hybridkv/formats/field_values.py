@@ -6,12 +6,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hybridkv.coverage import SIZE_LIMIT, encodable, whole_number
+from hybridkv.coverage import SIZE_LIMIT, encodable, real_number, truth, whole_number
 from hybridkv.errors import SpecError
+from hybridkv.frozen_mapping import FrozenMapping
 
 
 def normal(name: str, declared: str, value: object) -> object:
-    """Return a field's value in the one form that is hashed.
+    """Return a field's value in the one form that is hashed: two forms of a value would be equal and not equal.
+
+    Numbers and bools of numpy become Python's, an empty str of an optional field is None, a mapping one that nobody
+    changes, its names in order.
 
     Parameters
     ----------
@@ -29,33 +33,49 @@ def normal(name: str, declared: str, value: object) -> object:
     """
     where = f"format.{name}"
     if declared.startswith("Mapping"):
-        if not isinstance(value, Mapping):
-            raise SpecError(where, "a mapping", value)
-        items = sorted(((encodable(where, str(k)), v) for k, v in value.items()), key=lambda item: item[0])
-        return {k: _scalar(f"{where}[{k!r}]", v) for k, v in items}
+        return _mapping(where, value)
     wanted = declared.split(" ")[0]
-    if wanted == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _finite(where, value)
+    if wanted == "float" and (number := real_number(value)) is not None:
+        return _finite(where, number)
     if wanted == "int":
-        number = whole_number(value)
-        if number is not None and 0 <= number < SIZE_LIMIT:
-            return number
-    if wanted == "bool" and isinstance(value, bool):
-        return value
+        whole = whole_number(value)
+        if whole is not None and 0 <= whole < SIZE_LIMIT:
+            return whole
+    if wanted == "bool" and (told := truth(value)) is not None:
+        return told
     if wanted == "str" and isinstance(value, str):
-        return encodable(where, value)
+        text = _text(where, value)
+        return text if text or "None" not in declared else None
     expected = {"int": "an int >= 0, below 2**48", "float": "a number"}.get(wanted, f"a {wanted}")
     raise SpecError(where, expected, value)
 
 
+def _mapping(where: str, value: object) -> FrozenMapping[object]:
+    if not isinstance(value, Mapping):
+        raise SpecError(where, "a mapping", value)
+    found: dict[str, object] = {}
+    for name, item in value.items():
+        if not isinstance(name, str):
+            raise SpecError(where, "names that are str", name)
+        if (text := _text(where, name)) in found:
+            raise SpecError(where, "every name once", text)
+        found[text] = _scalar(f"{where}[{text!r}]", item)
+    return FrozenMapping(sorted(found.items()))
+
+
+def _text(where: str, value: str) -> str:
+    """Return a str of no other type: a subclass may compare, and print, as it likes."""
+    return encodable(where, str.__str__(value))
+
+
 def _scalar(where: str, value: object) -> object:
     """Numbers become floats, so that 16 and 16.0 in two configs are one value."""
-    if isinstance(value, bool):
-        return value
+    if (told := truth(value)) is not None:
+        return told
     if isinstance(value, str):
-        return encodable(where, value)
-    if isinstance(value, (int, float)):
-        return _finite(where, value)
+        return _text(where, value)
+    if (number := real_number(value)) is not None:
+        return _finite(where, number)
     raise SpecError(where, "a number, a bool or a str", value)
 
 

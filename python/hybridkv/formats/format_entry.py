@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hybridkv.coverage import positive_int
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.kv_format import KvFormat
+from hybridkv.frozen_mapping import FrozenMapping
 
 if TYPE_CHECKING:
     from hybridkv.reference.row_format import RowFormat
@@ -87,6 +88,7 @@ class FormatEntry:
 
     def __post_init__(self) -> None:
         where = f"registry[{self.name!r}]"
+        object.__setattr__(self, "leaves_open", FrozenMapping(self.leaves_open.items()))
         if self.kind not in APPLIES:
             raise SpecError(f"{where}.kind", f"one of {', '.join(APPLIES)}", self.kind)
         applies = set(APPLIES[self.kind]) - _void(self.format)

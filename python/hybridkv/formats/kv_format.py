@@ -155,7 +155,12 @@ class KvFormat:
     ------
     SpecError
         A field of a wrong type or out of range: ints are 0 or more and below 2**48, numbers are finite, strings
-        are such that UTF-8 can encode them.
+        are such that UTF-8 can encode them, names in mappings are strings.
+
+    Notes
+    -----
+    Each value is kept in one form, which is what is hashed: numbers and bools of numpy as Python's, mappings as ones
+    that nobody changes. So fingerprints are equal exactly where :meth:`diff` tells nothing but cosmetic fields.
 
     Examples
     --------

@@ -18,6 +18,7 @@ from hybridkv.formats.canonical import FINGERPRINT_BYTES, framed_digest
 from hybridkv.formats.documents import from_document, to_document
 from hybridkv.formats.kv_format import KvFormat
 from hybridkv.formats.ranks import RankGeometry
+from hybridkv.frozen_mapping import FrozenMapping
 
 if TYPE_CHECKING:
     from hybridkv.identity import Identity
@@ -108,6 +109,9 @@ class Manifest:
     key_profile: int
     record_layout: int
     records: tuple[bytes, bytes]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity_parts", FrozenMapping(sorted(self.identity_parts.items())))
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)

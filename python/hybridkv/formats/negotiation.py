@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hybridkv.errors import ArgumentError, SpecError
@@ -16,6 +16,7 @@ from hybridkv.formats.severity import CONVERTIBLE, COSMETIC, INCOMPATIBLE, SEVER
 if TYPE_CHECKING:
     from hybridkv.group import CacheGroup
     from hybridkv.reference.conversion_plan import ConversionPlan
+    from hybridkv.reference.row_format import RowFormat
     from hybridkv.spec import CacheSpec
 
 PREFIX_RULE = 0
@@ -115,7 +116,9 @@ def negotiate(ours: Manifest | CacheSpec, theirs: Manifest | CacheSpec) -> Agree
     Returns
     -------
     Agreement or Refusal
-        An agreement only where every difference is cosmetic or one that a lossless conversion takes care of.
+        An agreement only where every difference is cosmetic or one that a lossless conversion takes care of: of sizes
+        those alone that the conversion begins and ends with. Groups at other places are refused, since records hold
+        them by their places.
 
     Raises
     ------
@@ -216,6 +219,11 @@ def _of_the_whole(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
         a, b = getattr(ours, name), getattr(theirs, name)
         if a != b:
             yield Difference("", name, a, b, INCOMPATIBLE, reason)
+    places = [{group.name: place for place, group in enumerate(side.groups)} for side in (ours, theirs)]
+    for name, place in places[0].items():
+        if places[1].get(name, place) != place:
+            reason = "records hold groups by their places"
+            yield Difference(name, "order", place, places[1][name], INCOMPATIBLE, reason)
     if ours.identity != theirs.identity:
         yield from _identities(ours, theirs)
     replicated = all_replicated((*ours.groups, *theirs.groups))
@@ -249,9 +257,44 @@ def _compare_groups(ours: GroupManifest, theirs: GroupManifest, found: list[Diff
         if a != b:
             found.append(Difference(name, field, a, b, INCOMPATIBLE, "another group under the same name"))
     formats, plan, no_plan = _formats(ours, theirs)
+    if plan is not None:
+        paged = ours.block_tokens != theirs.block_tokens or any(step.name == "pages" for step in plan.steps)
+        if misfit := _misfit(ours, plan.target, paged) or _misfit(theirs, plan.source, paged):
+            formats = [d if d.severity == COSMETIC else replace(d, reason=misfit) for d in formats]
+            plan, no_plan = None, misfit
     sizes = list(_sizes(ours, theirs, "" if plan is not None else no_plan or "no converter changes these pages"))
+    if not sizes and not formats and ours.fingerprint != theirs.fingerprint and not any(d.group == name for d in found):
+        told = ours.fingerprint.hex(), theirs.fingerprint.hex()  # of who declares more than this version knows
+        found.append(Difference(name, "fingerprint", *told, INCOMPATIBLE, "declared otherwise"))
     found += [*sizes, *formats]
     return plan
+
+
+def _misfit(side: GroupManifest, row: RowFormat, paged: bool) -> str:
+    """Say why a plan does not begin, or end, at the pages that a side has; "" where it does.
+
+    A plan is of formats: rows of one layer, in pages of so many. It accounts for sizes of a group only where they are
+    just those of its two row formats; where rows go to pages of another size (`paged`), where pages are full of rows.
+    """
+    if side.parts:
+        return "no converter: layers or members differ, which no row format says"
+    rows = side.rows_per_page
+    if rows is None and side.coverage[0] == PREFIX_RULE:
+        rows = side.block_tokens // side.tokens_per_row
+    sizes: tuple[tuple[str, int | None, tuple[int, ...]], ...] = (
+        ("row_bytes", side.row_bytes, (row.row_bytes,)),
+        ("rows_per_page", rows, (row.page_rows,)),
+        ("page_bytes", side.page_bytes, (row.page_bytes, row.page_stride)),
+    )
+    for field, declared, planned in sizes:
+        if declared is not None and declared not in planned:
+            return f"no converter: {field} is {declared}, in the format {planned[0]}"
+    if paged:
+        if side.coverage[0] != PREFIX_RULE:
+            return "no converter: pages of windows and states are not full of rows"
+        if row.page_rows * side.tokens_per_row != side.block_tokens:
+            return f"no converter: {row.page_rows} rows of a page are no block of {side.block_tokens} tokens"
+    return ""
 
 
 def _sizes(ours: GroupManifest, theirs: GroupManifest, obstacle: str) -> Iterator[Difference]:
@@ -262,15 +305,13 @@ def _sizes(ours: GroupManifest, theirs: GroupManifest, obstacle: str) -> Iterato
         yield Difference(ours.name, "block_tokens", a, b, INCOMPATIBLE, "states and windows are kept at other lengths")
     elif a != b:
         yield Difference(ours.name, "block_tokens", a, b, CONVERTIBLE, obstacle)
-    for field in _BY_PAGE:
+    for field in (*_BY_PAGE, "row_bytes", "parts"):
         x, y = getattr(ours, field), getattr(theirs, field)
-        if x != y:
-            yield Difference(ours.name, field, x, y, CONVERTIBLE, obstacle)
-    for field in ("row_bytes", "parts"):
-        x, y = getattr(ours, field), getattr(theirs, field)
-        if x != y:
-            severity = CONVERTIBLE if not obstacle else INCOMPATIBLE
-            yield Difference(ours.name, field, x, y, severity, obstacle)
+        if x == y:
+            continue
+        told = obstacle or ("" if None not in (x, y) else "one side does not declare it")
+        severity = INCOMPATIBLE if told and field not in _BY_PAGE else CONVERTIBLE
+        yield Difference(ours.name, field, x, y, severity, told)
 
 
 def _formats(ours: GroupManifest, theirs: GroupManifest) -> tuple[list[Difference], ConversionPlan | None, str]:
@@ -278,7 +319,7 @@ def _formats(ours: GroupManifest, theirs: GroupManifest) -> tuple[list[Differenc
     a, b = ours.format, theirs.format
     if (a is None or b is None) and ours.fingerprint == theirs.fingerprint:
         return [], None, ""
-    if a is b:  # neither declares one: what differs are the sizes, told one by one
+    if a is None and b is None:  # what differs are the sizes, told one by one
         return [], None, "no format is declared"
     return format_differences(ours.name, a, b)
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.coverage import real_number
 from hybridkv.errors import KernelContract
 from hybridkv.reference.arrays import Doubles
 from hybridkv.reference.contract import flag, number, real_rows
@@ -83,8 +84,10 @@ class Compressor:
         object.__setattr__(self, "ratio", number("ratio", self.ratio, "an int of at least 1", 1))
         object.__setattr__(self, "overlap", flag("overlap", self.overlap))
         object.__setattr__(self, "norm_weight", real_rows("norm_weight", self.norm_weight, (None,)))
-        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not 0 <= self.eps < math.inf:
+        eps = real_number(self.eps)
+        if eps is None or not 0 <= eps < math.inf:
             raise KernelContract("eps", "a finite number, 0 or more", self.eps)
+        object.__setattr__(self, "eps", eps)
         if self.rope is not None and not isinstance(self.rope, Rope):
             raise KernelContract("rope", "a Rope or None", self.rope)
         if self.width < 1 or (self.rope is not None and self.rope.dims > self.width):

@@ -157,6 +157,8 @@ class _Findings:
             self._step("strides", "stride_unit", source.stride_unit, target.stride_unit)
         if source.data_bytes != target.data_bytes:
             self._step("placement", "data_bytes", source.data_bytes, target.data_bytes)
+        elif source.row_bytes != target.row_bytes:
+            self._step("placement", "row_bytes", source.row_bytes, target.row_bytes)
         elif _places(source) != _places(target):
             self._step("placement", "parts", _places(source), _places(target))
 

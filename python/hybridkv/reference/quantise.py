@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.coverage import real_number, truth
 from hybridkv.errors import SpecError
 from hybridkv.reference.arrays import Bytes, Doubles, widen
 from hybridkv.reference.small_floats import BFLOAT16, E2M1, E4M3, SmallFloat
@@ -65,8 +66,12 @@ class ScaleRule:
     def __post_init__(self) -> None:
         if self.encoding not in SCALE_BYTES:
             raise SpecError("scale.encoding", f"one of {sorted(SCALE_BYTES)}", self.encoding)
-        if isinstance(self.floor, bool) or not isinstance(self.floor, (int, float)) or not 0 < self.floor < math.inf:
+        floor, power_of_two = real_number(self.floor), truth(self.power_of_two)
+        if floor is None or not 0 < floor < math.inf:
             raise SpecError("scale.floor", "a finite number above 0", self.floor)
+        object.__setattr__(self, "floor", floor)
+        if power_of_two is not None:
+            object.__setattr__(self, "power_of_two", power_of_two)
         fixed = {"ue8m0": True, "float8_e4m3": False}.get(self.encoding, self.power_of_two)
         if not isinstance(self.power_of_two, bool) or self.power_of_two is not fixed:
             expected = f"{fixed} with {self.encoding}" if isinstance(self.power_of_two, bool) else "True or False"

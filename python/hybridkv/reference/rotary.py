@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hybridkv.coverage import positive_int
+from hybridkv.coverage import positive_int, real_number, truth
 from hybridkv.errors import SpecError
 from hybridkv.reference.arrays import Doubles
 
@@ -46,14 +46,16 @@ class Yarn:
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        if _finite("yarn.factor", self.factor) < 1:
+        for name in ("factor", "beta_slow", "beta_fast"):
+            object.__setattr__(self, name, _finite(f"yarn.{name}", getattr(self, name)))
+        if self.factor < 1:
             raise SpecError("yarn.factor", "a finite number of at least 1", self.factor)
         positive_int("yarn.original_positions", self.original_positions)
-        if _finite("yarn.beta_slow", self.beta_slow) <= 0:
+        if self.beta_slow <= 0:
             raise SpecError("yarn.beta_slow", "a number above 0", self.beta_slow)
-        if _finite("yarn.beta_fast", self.beta_fast) < self.beta_slow:
+        if self.beta_fast < self.beta_slow:
             raise SpecError("yarn.beta_fast", f"at least beta_slow, {self.beta_slow}", self.beta_fast)
-        _flag("yarn.truncate", self.truncate)
+        object.__setattr__(self, "truncate", _flag("yarn.truncate", self.truncate))
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,12 @@ class Rope:
     def __post_init__(self) -> None:
         if positive_int("rope.dims", self.dims) % 2:
             raise SpecError("rope.dims", "an even number", self.dims)
-        if _finite("rope.theta", self.theta) <= 1:
+        object.__setattr__(self, "theta", _finite("rope.theta", self.theta))
+        if self.theta <= 1:
             raise SpecError("rope.theta", "a finite number above 1", self.theta)
         if self.yarn is not None and not isinstance(self.yarn, Yarn):
             raise SpecError("rope.yarn", "a Yarn or None", self.yarn)
-        _flag("rope.interleaved", self.interleaved)
+        object.__setattr__(self, "interleaved", _flag("rope.interleaved", self.interleaved))
 
     def frequencies(self) -> Doubles:
         """Return the angle per position of each pair.
@@ -157,11 +160,13 @@ class Rope:
 
 
 def _finite(field: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    number = real_number(value)
+    if number is None or not math.isfinite(number):
         raise SpecError(field, "a finite number", value)
-    return float(value)
+    return float(number)
 
 
-def _flag(field: str, value: object) -> None:
-    if not isinstance(value, bool):
+def _flag(field: str, value: object) -> bool:
+    if (told := truth(value)) is None:
         raise SpecError(field, "True or False", value)
+    return told

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hybridkv.coverage import positive_int, whole_number
+from hybridkv.coverage import positive_int, truth, whole_number
 from hybridkv.errors import KernelContract, SpecError
 from hybridkv.page_rows import PageRows
 from hybridkv.reference.quantise import ELEMENT_BITS, SMALL_FLOATS, ScaleRule
@@ -135,6 +135,9 @@ class RowFormat:
             raise SpecError("row_format.data_bytes", f"at most row_bytes, {self.row_bytes}", self.data_bytes)
         if self.base_alignment & (self.base_alignment - 1):
             raise SpecError("row_format.base_alignment", "a power of two", self.base_alignment)
+        for field in ("hadamard", "interleaved"):
+            if (told := truth(getattr(self, field))) is not None:
+                object.__setattr__(self, field, told)
         if not isinstance(self.hadamard, bool):
             raise SpecError("row_format.hadamard", "True or False", self.hadamard)
         if self.first_rounded_to is not None and self.first_rounded_to not in SMALL_FLOATS:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hybridkv import _core
 from hybridkv.arguments import byte_count, count, flag
+from hybridkv.coverage import real_number
 from hybridkv.errors import ArgumentError
 from hybridkv.formats.manifest import Manifest
 from hybridkv.tiers.tier import Tier, limits, windows_policy
@@ -210,9 +211,10 @@ def index_of(field: str, names: tuple[str, ...], name: str) -> int:
 
 
 def _share(value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 0.25:
+    share = real_number(value)
+    if share is None or not 0 <= share <= 0.25:
         raise ArgumentError("keep_share", "a share from 0 to 0.25", value)
-    return float(value)
+    return float(share)
 
 
 def _budget(admission: str, rate: int | None, burst: int | None) -> tuple[int, int]:

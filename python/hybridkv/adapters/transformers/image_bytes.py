@@ -30,6 +30,7 @@ from hybridkv.adapters.transformers.layout import refusal
 from hybridkv.adapters.transformers.producer import Producer
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats import KvFormat
+from hybridkv.frozen_mapping import as_json
 
 if TYPE_CHECKING:
     from hybridkv.adapters.transformers.image import CacheImage
@@ -139,7 +140,7 @@ def _part_entry(part: StatePart) -> dict[str, Any]:
 
 def _format_entry(made: KvFormat) -> dict[str, Any]:
     declared = ((f.name, getattr(made, f.name)) for f in fields(made))
-    return {name: value for name, value in declared if value is not None}
+    return {name: as_json(value) for name, value in declared if value is not None}
 
 
 def _nbytes(entry: Mapping[str, Any]) -> int:
