@@ -21,6 +21,7 @@ from hybridkv.keys import BlockKeys
 from hybridkv.kinds import Check, StateKind
 from hybridkv.restore_choice import choose_restore
 from hybridkv.running import Running
+from hybridkv.stream_capture import refuse_capture
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import Damage, TierStatus
 from hybridkv.transfer_results import LACKING, LOST, FlushResult, TransferResult
@@ -55,6 +56,7 @@ class Transfer(Uncopied):
         -------
         bool
         """
+        refuse_capture("transfer", "pages that are published or given back")
         if self._gate is not None:
             self._gate.look()
         if self.kind == "restore" and self._cache._deferred:  # others publish after events what it waits for
@@ -214,6 +216,7 @@ class Tiered(Running):
             The cache was closed.
         """
         core_keys = self._tier_keys(keys)
+        self._check_deciding()
         if boundaries is None:
             chosen = self._kept_boundaries(core_keys, keys.tokens)
         else:
@@ -255,7 +258,7 @@ class Tiered(Running):
         Closed
             The cache was closed.
         """
-        self._check_usable()
+        self._check_deciding()
         if self.tier is None:
             raise ArgumentError("tier", "a cache made with a tier", None)
         status, result = self._flush(timeout)
@@ -361,14 +364,14 @@ class Tiered(Running):
         Raises
         ------
         ArgumentError
-            A plan that loads nothing or is of another cache, a ticket of another cache, a pool as in :meth:`offload` or
-            one that its kernels cannot take (:meth:`alignment`).
+            A plan that loads nothing or is of another cache, a ticket of another cache, a pool as in :meth:`offload`,
+            one that its kernels cannot take or that is read-only (:meth:`alignment`).
         OutOfPages
             No room; everything is as it was.
         Closed
             The cache was closed, or the ticket was.
         """
-        self._check_usable()
+        self._check_deciding()
         if not isinstance(plan, Plan) or plan._keys is None or not plan.restore_tokens:
             raise ArgumentError("plan", "the plan of a verdict whose remedy is RESTORE", plan)
         if plan._cache is not self:
@@ -377,7 +380,7 @@ class Tiered(Running):
             raise ArgumentError("ticket", "a Ticket of this cache", ticket)
         for group in dict.fromkeys(name for name, _ in plan.loads):  # bound anew since the plan was made
             if wrong := told(self.alignment(group), None):
-                raise ArgumentError("plan", f"a pool of {group!r} that its kernels can take", wrong)
+                raise ArgumentError("plan", f"a pool of {group!r} that its kernels can take, and loads", wrong)
         core_keys = self._tier_keys(plan._keys)
         right = None if ticket is None else ticket._core
         rest = (duration(timeout_s), flag("prefetch", prefetch))
@@ -408,6 +411,7 @@ class Tiered(Running):
         ArgumentError, OutOfPages, Closed
             As :meth:`restore`.
         """
+        self._check_deciding()
         self._ask_tier(keys, timeout_s)
         plan = self.restorable(keys)
         return None if plan is None else self.restore(plan, prefetch=True, timeout_s=timeout_s)
