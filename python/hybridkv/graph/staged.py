@@ -94,9 +94,11 @@ class StagedStep:
 
 def routed(step: Lease | Ticket, more: int = 0) -> Routed:
     """Take note of a request as it is now, with so many tokens more that are to be grown."""
+    if isinstance(step, Ticket):
+        core = step._core  # a step has many of these
+        return Routed(weakref.ref(step), core.tokens, core.grown_tokens, more)
     tokens = step.tokens
-    grown = step.grown_tokens if isinstance(step, Ticket) else tokens
-    return Routed(weakref.ref(step), tokens, grown, more)
+    return Routed(weakref.ref(step), tokens, tokens, more)
 
 
 def ended(requests: Sequence[Routed]) -> Eager | None:
