@@ -75,6 +75,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], object]] = {
     "no null page in front": (lambda p: p[1:], Padding.skip()),
     "two pages in front": (lambda p: p, Padding.null(0, first=2)),
     "backwards": (lambda p: p[::-1], PAGES + 1),
+    "backwards from page 0": (lambda p: strided(p, p.shape, (-BYTES, 8)), PAGES + 1),
     "every second page": (lambda p: p[::2], Padding.skip()),
     "a page for all": (lambda p: strided(p, (PAGES + 2, BLOCK), (0, 8)), PAGES),
     "a row too far": (lambda p: strided(p[0, 1:], (PAGES + 1, BLOCK), p.strides), PAGES),

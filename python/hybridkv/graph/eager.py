@@ -33,7 +33,7 @@ WHY = {
     "null_page": "the page that padding points to holds values that are not finite",
     "ended": "a request of the step has ended since its tables were written",
     "passed_on": "a page in the step's tables was taken back, or handed out again, since they were written",
-    "restaged": "the tables hold another step than the one that was routed",
+    "restaged": "the tables hold a step that is over, or another than the one that was routed",
     "released": "the topology was released: it guards nothing any more",
 }
 """Every reason for eager, with what it means."""

@@ -77,7 +77,7 @@ class StagedStep:
         """Return why the tables are not those of a step that may be replayed now; `route` None: of any step."""
         if route is not None and (eager := self._other_step(route)) is not None:
             return eager
-        return ended(self._requests) or next((eager for one in self._named if (eager := one.change())), None)
+        return moved_on(self._requests) or next((eager for one in self._named if (eager := one.change())), None)
 
     def _other_step(self, route: Replay) -> Eager | None:
         if self._bucket < route.bucket:  # rows behind are those of an earlier step
@@ -101,20 +101,24 @@ def routed(step: Lease | Ticket, more: int = 0) -> Routed:
     return Routed(weakref.ref(step), tokens, tokens, more)
 
 
-def ended(requests: Sequence[Routed]) -> Eager | None:
-    """Return whether a request has ended since, or was taken back behind what it had."""
+def moved_on(requests: Sequence[Routed]) -> Eager | None:
+    """Return whether a request has ended since, was advanced, or was taken back behind what it had."""
     for row, was in enumerate(requests):
         step: Any = was.request()
+        field = f"batch[{row}]"
         if isinstance(step, Ticket):
             core = step._core
-            over = core.closed or core.failed
-            if not over and core.grown_tokens < was.grown:
-                return Eager("passed_on", field=f"batch[{row}]", expected=was.grown, got=core.grown_tokens)
+            over, tokens, grown = core.closed or core.failed, core.tokens, core.grown_tokens
         else:
             over = step is None or not step.valid
+            tokens = grown = was.tokens if over else step.tokens
         if over:
             got = "one that was dropped" if step is None else repr(step)
-            return Eager("ended", field=f"batch[{row}]", expected="a request that has not ended", got=got)
+            return Eager("ended", field=field, expected="a request that has not ended", got=got)
+        if tokens != was.tokens:
+            return Eager("restaged", field=field, expected=f"{was.tokens} tokens before the step", got=tokens)
+        if grown < was.grown:
+            return Eager("passed_on", field=field, expected=f"{was.grown} tokens with the step", got=grown)
     return None
 
 

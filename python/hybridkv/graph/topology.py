@@ -14,7 +14,7 @@ from hybridkv.graph.buffers import BufferFacts, Recorded, changed, flattened, re
 from hybridkv.graph.eager import Eager, EagerCounts, Replay
 from hybridkv.graph.null_page import page_is_finite
 from hybridkv.graph.padding import SKIP, padding_of
-from hybridkv.graph.staged import ended, routed
+from hybridkv.graph.staged import moved_on, routed
 from hybridkv.graph.step_shape import StepShape, step_shape
 from hybridkv.graph.watched import Watched
 from hybridkv.lease import Lease
@@ -240,8 +240,8 @@ class Topology:
     def check(self, buffers: Mapping[str, Any] | None = None, *, route: Replay | None = None) -> None:
         """Assert, where the graph is replayed, that all it assumed is still so, and that its tables are the step's.
 
-        Of the step: none of its requests has ended since the last ``staging.update``, and no page that the tables name
-        was taken back or handed out again. What the caller must see to is in ``docs/graphs.md``.
+        Of the step: since the last ``staging.update`` none of its requests has ended or moved on, and no page that the
+        tables name was taken back or handed out again. What the caller must see to is in ``docs/graphs.md``.
 
         Parameters
         ----------
@@ -390,7 +390,7 @@ class Topology:
     def _step_change(self, route: Replay | None) -> Eager | None:
         """Return why the tables are not those of a step that may be replayed; of foreign tables nothing is known."""
         if self._staging is None:
-            return None if route is None else ended(route._requests)
+            return None if route is None else moved_on(route._requests)
         step = self._staging._step
         if step is None:
             return Eager("restaged", field="staging", expected="an update that was made", got="one that broke off")
