@@ -105,7 +105,7 @@ def test_a_buffer_that_is_not_the_bound_pool_is_refused(name: str) -> None:
 def test_arrays_of_layers_are_held_against_each() -> None:
     pools = [rows(), rows()]
     cache = cache_of([pool[:PAGES] for pool in pools], layers=2)
-    with pytest.raises(hk.ArgumentError, match="1 more array"):
+    with pytest.raises(hk.ArgumentError, match="first of 2 arrays"):
         captured(cache, [pools[0], rows()])
 
 

@@ -109,7 +109,7 @@ def _of_group(tables: Sequence[TableShape], buffers: Sequence[Recorded], cache: 
 
 
 def _told(bound: Sequence[PoolArray], first: int) -> str:
-    more = f" (or of {len(bound) - 1} more arrays)" if len(bound) > 1 else ""
+    more = f" (the first of {len(bound)} arrays)" if len(bound) > 1 else ""
     return f"page {first} at {hex(bound[0].base)}, {bound[0].stride} bytes from page to page{more}"
 
 
