@@ -243,9 +243,9 @@ class CacheBase(Uncopied):
         Returns
         -------
         int
-            Effects applied, and records settled.
+            Effects applied, and records settled. While a stream captures effects wait, and transfers alone go on.
         """
-        self._check_deciding()
+        self._check_usable()
         return self._deferred.apply_due() + self._poll_transfers()
 
     def reset(self) -> None:
@@ -329,10 +329,15 @@ class CacheBase(Uncopied):
     def _check_deciding(self) -> None:
         """Refuse what takes pages, gives them back or decides while a stream captures: it is no part of the graph.
 
-        Transfers that were begun go on meanwhile; what they come to is taken by a poll behind the capture.
+        Transfers to tiers go on meanwhile, but for restores, which take pages.
         """
         self._check_usable()
         refuse_capture("cache", "a call that takes pages or decides")
+
+    def _check_waiting(self) -> None:
+        """Refuse a wait that could have no end: events are not asked while a stream captures."""
+        if self._deferred:
+            refuse_capture("transfer", "a wait behind an event")
 
     def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:
         self._check_usable()

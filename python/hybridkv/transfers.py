@@ -56,7 +56,6 @@ class Transfer(Uncopied):
         -------
         bool
         """
-        refuse_capture("transfer", "pages that are published or given back")
         if self._gate is not None:
             self._gate.look()
         if self.kind == "restore" and self._cache._deferred:  # others publish after events what it waits for
@@ -94,7 +93,10 @@ class Transfer(Uncopied):
             It is not done by then; it goes on.
         ArgumentError
             No number of seconds.
+        CaptureError
+            A stream captures, and something of the cache waits for an event: none is asked meanwhile.
         """
+        self._cache._check_waiting()
         until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         while not self.done():
             shut = self._gate is not None and self._gate.shut
@@ -216,7 +218,6 @@ class Tiered(Running):
             The cache was closed.
         """
         core_keys = self._tier_keys(keys)
-        self._check_deciding()
         if boundaries is None:
             chosen = self._kept_boundaries(core_keys, keys.tokens)
         else:
@@ -257,10 +258,13 @@ class Tiered(Running):
             No tier, no number of seconds.
         Closed
             The cache was closed.
+        CaptureError
+            As :meth:`Transfer.result`.
         """
-        self._check_deciding()
+        self._check_usable()
         if self.tier is None:
             raise ArgumentError("tier", "a cache made with a tier", None)
+        self._check_waiting()
         status, result = self._flush(timeout)
         lost = ", ".join(f"{count} {name}" for name, count in result.refused.items() if TierStatus[name] in LOST)
         unsent = self._tier_writes.take_unsent()
