@@ -21,7 +21,6 @@ from hybridkv.keys import BlockKeys
 from hybridkv.kinds import Check, StateKind
 from hybridkv.restore_choice import choose_restore
 from hybridkv.running import Running
-from hybridkv.stream_capture import refuse_capture
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import Damage, TierStatus
 from hybridkv.transfer_results import LACKING, LOST, FlushResult, TransferResult
