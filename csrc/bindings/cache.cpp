@@ -190,14 +190,14 @@ Code alignment_named(std::string_view name) {
 }
 
 void bind_arrays(CacheBox& box, int group, const py::list& arrays, bool host, const py::object& owners,
-                 std::string_view of_kernels) {
+                 std::string_view of_kernels, bool writable) {
   std::vector<PoolArray> made;
   for (const py::handle item : arrays) {
     const auto t = item.cast<py::tuple>();
     made.push_back({t[0].cast<std::uint64_t>(), t[1].cast<std::int64_t>(), t[2].cast<std::int64_t>(),
                     t[3].cast<std::int64_t>()});
   }
-  box.cache.bind(group, std::move(made), host, alignment_named(of_kernels));
+  box.cache.bind(group, std::move(made), host, alignment_named(of_kernels), writable);
   box.pools[group] = owners;
 }
 
@@ -239,6 +239,23 @@ void bind_looks(py::class_<CacheBox, std::shared_ptr<CacheBox>>& cache) {
       });
 }
 
+// Hand-out counts of pages by their numbers, whoever has them; 0 of what is no page of the pool.
+py::array_t<std::uint64_t> handouts(CacheBox& box, int group,
+                                    const py::array_t<std::int32_t, py::array::c_style>& pages) {
+  if (group < 0 || static_cast<std::size_t>(group) >= box.cache.layout().groups.size())
+    throw Error(ErrorCode::ArgumentError, "group", "the number of a group", std::to_string(group));
+  const auto& pool = box.cache.store().pool(group);
+  py::array_t<std::uint64_t> counts(pages.size());
+  const std::int32_t* const asked = pages.data();
+  std::uint64_t* const found = counts.mutable_data();
+  for (py::ssize_t i = 0; i < pages.size(); ++i) {
+    const std::int64_t page = asked[i];
+    found[i] =
+        page < 0 || page >= pool.count() ? 0 : pool[PageId{static_cast<std::uint32_t>(page)}].handouts.load();
+  }
+  return counts;
+}
+
 }  // namespace
 
 void bind_cache(py::module_& m) {
@@ -270,12 +287,13 @@ void bind_cache(py::module_& m) {
           "free_pages", [](CacheBox& box, int group) { return box.cache.store().pool(group).free_count(); },
           py::arg("group"))
       .def("eviction_counts", &eviction_counts)
+      .def("handouts", &handouts, py::arg("group"), py::arg("pages"))
       .def(
           "set_graph_widths",
           [](CacheBox& box, const std::vector<std::int64_t>& widths) { box.cache.set_graph_widths(widths); },
           py::arg("widths"))
       .def("bind", &bind_arrays, py::arg("group"), py::arg("arrays"), py::arg("host"), py::arg("owners"),
-           py::arg("of_kernels") = "")
+           py::arg("of_kernels") = "", py::arg("writable") = true)
       .def("unbind", [](CacheBox& box) { box.pools.clear(); })
       .def(
           "inspect",

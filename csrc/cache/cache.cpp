@@ -71,9 +71,9 @@ void HybridCache::detach() {
   link_ = {};
 }
 
-void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host, Code of_kernels) {
+void HybridCache::bind(int group, std::vector<PoolArray> arrays, bool host, Code of_kernels, bool writable) {
   const auto g = static_cast<std::size_t>(group);
-  memory_[g].bind(std::move(arrays), host);
+  memory_[g].bind(std::move(arrays), host, writable);
   const Code declared = memory_[g].misaligned(layout_.groups[g]);
   misaligned_[g] = declared != Code::None ? declared : of_kernels;
   any_host_pool_ |= host;

@@ -214,8 +214,9 @@ class HybridCache {
   // ---- pools and formats ----------------------------------------------------------------------
 
   // `of_kernels`: what the kernels that will read the pool cannot take of it (Base, PageStride, RowStride, Footer), found
-  // by who knows them; what the group itself declares comes first.
-  void bind(int group, std::vector<PoolArray> arrays, bool host, Code of_kernels = Code::None);
+  // by who knows them; what the group itself declares comes first. Nothing is ever loaded into what is not `writable`.
+  void bind(int group, std::vector<PoolArray> arrays, bool host, Code of_kernels = Code::None,
+            bool writable = true);
   const PoolMemory& memory(int group) const { return memory_[group]; }
   std::span<const FormatId> spec_formats() const { return spec_formats_; }
   FormatId format_id(const Digest16& fingerprint);

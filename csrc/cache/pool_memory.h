@@ -23,12 +23,15 @@ class PoolMemory {
  public:
   bool bound() const { return !arrays_.empty(); }
   bool host() const { return host_; }
+  // Whether anything may be loaded into it. What is read-only is matched and read like any other.
+  bool writable() const { return writable_; }
   std::int64_t rows() const { return static_cast<std::int64_t>(arrays_.size()); }
 
   // Requires: at least one array.
-  void bind(std::vector<PoolArray> arrays, bool host) {
+  void bind(std::vector<PoolArray> arrays, bool host, bool writable) {
     arrays_ = std::move(arrays);
     host_ = host;
+    writable_ = writable;
   }
   std::uint64_t address(std::int64_t row, std::uint32_t page) const {
     const PoolArray& array = arrays_[row];
@@ -80,6 +83,7 @@ class PoolMemory {
 
   std::vector<PoolArray> arrays_;
   bool host_ = false;
+  bool writable_ = true;
 };
 
 }  // namespace hkv

@@ -14,7 +14,7 @@ constexpr std::int64_t most_units_asked = 16;  // of them those whose tips are a
 }  // namespace
 
 // Own blocks of each group that a resume at the length needs, a tip's partial ones included; of those that can be
-// computed again what is stored.
+// computed again what is stored, and may be written.
 std::vector<Selection> Transfers::needed_for(const KeyChain& keys, std::int64_t tokens) const {
   const Layout& layout = cache_.layout_;
   check_boundary("tokens", keys, tokens);
@@ -25,6 +25,7 @@ std::vector<Selection> Transfers::needed_for(const KeyChain& keys, std::int64_t 
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     const Group& group = layout.groups[g];
     if (group.rebuildable && (left_out & left_out_flag(layout, static_cast<int>(g))) != 0) continue;
+    if (group.rebuildable && !cache_.memory_[g].writable()) continue;
     const BlockSpan span = needed_blocks(group.coverage, layout.block_tokens(group), tokens);
     for (std::int64_t block = span.from; block < span.to; ++block) needed[g].blocks.push_back(block);
   }
@@ -43,11 +44,22 @@ std::shared_ptr<Transfer> Transfers::restore(const std::shared_ptr<const KeyChai
   transfer->boundaries.push_back({tokens});
   transfer->elsewhere_until = TierClock::now() + options.timeout;
   transfer->fill = cache_.reserve(transfer->keys, needed, cache_.spec_formats_, nullptr, ticket, true);
+  refuse_read_only(*transfer->fill);
   const std::lock_guard guard(lock_);
   list_records(*transfer);
   if (options.priority == Priority::Demand) hasten_others(*transfer);
   begin(transfer);
   return transfer;
+}
+
+// A plan may be older than the pool that is bound now, and pages that it took for granted may have gone since.
+void Transfers::refuse_read_only(Fill& fill) {
+  for (std::size_t g = 0; g < fill.entries.size(); ++g) {
+    if (cache_.memory_[g].writable() || fill.entries[g].empty()) continue;
+    cache_.abort(fill, false);
+    throw Error(ErrorCode::ArgumentError, "plan",
+                "a pool of '" + cache_.layout_.groups[g].name + "' that may be written", "a read-only one");
+  }
 }
 
 // Somebody waits now for what others load for nobody yet.

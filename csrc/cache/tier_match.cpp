@@ -37,7 +37,7 @@ TierAnswer HybridCache::ask_tier_at(MatchScratch& scratch, std::int64_t position
 }
 
 // Whether all Prefix groups that record a block at the position have it, or can have it back: a restore takes the place
-// of no page, not even of one in another format.
+// of no page, not even of one in another format, and writes into no pool that is read-only.
 void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) const {
   const std::int64_t end = (position + 1) * layout_.probe_units;
   const Sighting& seen = scratch.history[static_cast<std::size_t>(position)];
@@ -48,6 +48,7 @@ void HybridCache::note_obtainable(MatchScratch& scratch, std::int64_t position) 
     const int slot = store_.slot_of(static_cast<int>(g)).slot;
     const Phase phase = seen.found() ? seen.h.phase(slot) : Phase::Absent;
     if (phase == Phase::Absent) {
+      if (!memory_[g].writable()) return;
       all = false;
     } else if (phase == Phase::Restoring) {
       scratch.history_comes = true;
@@ -79,6 +80,7 @@ Obtainable HybridCache::obtainable_at(const Question& question, MatchScratch& sc
     if ((group.prefix() && !is_tip(layout_, tokens)) || need.empty()) continue;
     if (here_at(s, g, tokens)) continue;
     if (group.rebuildable && replay_from(group, layout_.step_tokens(), tokens) > 0) continue;
+    if (!memory_[static_cast<std::size_t>(g)].writable()) return Obtainable::No;
     if (foreign_in_place(s, g, tokens)) return Obtainable::No;
     const Phase made = making_at(scratch, g, tokens);
     if (made == Phase::Filling) return Obtainable::No;

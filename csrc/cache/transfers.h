@@ -145,6 +145,7 @@ class Transfers {
   bool records_history_at(std::int64_t unit) const;
   // restore.cpp
   std::vector<Selection> needed_for(const KeyChain& keys, std::int64_t tokens) const;
+  void refuse_read_only(Fill& fill);
   void list_records(Transfer& transfer);
   void hasten_others(const Transfer& waits);
   bool add_unknown(RecordKind kind, Key128 digest, std::vector<RecordKey>& unknown) const;

@@ -410,7 +410,7 @@ class HybridCache(CacheView, Tiered):
         ...
         hybridkv.errors.StaleIdentity: keys: expected keys of the identity in use, got keys of one that was replaced...
         """
-        self._check_usable()
+        self._check_deciding()
         return changed_identity(self, identity, on_change)
 
     # -- leases ------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class HybridCache(CacheView, Tiered):
         Closed
             The cache was closed.
         """
-        self._check_usable()
+        self._check_deciding()
         owner = None if owner is None else label(owner)
         if now is not None:
             now = seconds("now", now)

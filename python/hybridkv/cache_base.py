@@ -31,7 +31,7 @@ from hybridkv.holders import Holders
 from hybridkv.identity_change import Era
 from hybridkv.keys import BlockKeys
 from hybridkv.pool_arenas import PoolArenas
-from hybridkv.pools import pool_arrays
+from hybridkv.pools import PoolArray, pool_arrays
 from hybridkv.spec import CacheSpec
 from hybridkv.stream_capture import refuse_capture
 from hybridkv.tier_skew import TierSkew
@@ -87,6 +87,7 @@ class CacheBase(Uncopied):
         self._graph_widths: dict[str, int] = {}
         self._topologies: WeakSet[Topology] = WeakSet()  # that watch this cache, for who asks how graphs are guarded
         self._bound: dict[str, list[object]] = {}
+        self._pool_arrays: dict[str, list[PoolArray]] = {}  # where they lie: what graphs are held against
         self._violations: dict[str, tuple[Violation, ...]] = {}
         self._bound_kernels: dict[str, tuple[str, ...]] = {}
         self._bindings: dict[str, int] = {}  # how often each group was bound: what captured graphs compare
@@ -176,7 +177,8 @@ class CacheBase(Uncopied):
         Notes
         -----
         A pool whose alignment a kernel cannot take is accepted; match reports it as ALIGNED, :meth:`alignment` says
-        all that is wrong with it, and what to do.
+        all that is wrong with it, and what to do. So is one that is read-only, as far as its array tells: it is matched
+        and read like any other, and nothing is ever loaded into it.
 
         A host array whose pages lie behind each other becomes an arena of the cache's tier (:meth:`Tier.add_arena`),
         until the group is bound anew or the cache is closed; so its memory must stay what it is meanwhile.
@@ -194,7 +196,9 @@ class CacheBase(Uncopied):
         rows = [(a.base, a.stride, a.page_bytes, a.row_stride) for a in made]
         self._bindings[group] = self._bindings.get(group, 0) + 1
         self._bound[group] = [a.keepalive for a in made]
-        self._core.bind(index, rows, host, self._bound[group], *([of_kernels] if of_kernels else []))
+        self._pool_arrays[group] = made
+        writable = all(a.writable for a in made)
+        self._core.bind(index, rows, host, self._bound[group], of_kernels, writable)
         self._violations[group] = tuple(violations)
         self._bound_kernels[group] = tuple(needs.name for needs in kernel_needs("kernel", kernel or ()))
         if self._arenas is not None:
@@ -212,7 +216,7 @@ class CacheBase(Uncopied):
         -------
         tuple of Violation
             Each with its remedy; empty where all fits, or where no pool is bound. Those whose effect is "refused" make
-            a match of that group's pages ALIGNED.
+            a match of that group's pages ALIGNED; of one that is "not loaded into" no restore is offered.
 
         Raises
         ------
@@ -251,7 +255,7 @@ class CacheBase(Uncopied):
         Returns
         -------
         int
-            Effects applied, and records settled.
+            Effects applied, and records settled. While a stream captures effects wait, and transfers alone go on.
         """
         self._check_usable()
         return self._deferred.apply_due() + self._poll_transfers()
@@ -288,6 +292,7 @@ class CacheBase(Uncopied):
         self._core.reset()
         self._core.unbind()
         self._bound.clear()
+        self._pool_arrays.clear()
         self._violations.clear()
         self._bound_kernels.clear()
         if self._arenas is not None:
@@ -336,10 +341,15 @@ class CacheBase(Uncopied):
     def _check_deciding(self) -> None:
         """Refuse what takes pages, gives them back or decides while a stream captures: it is no part of the graph.
 
-        Transfers to tiers go on meanwhile.
+        Transfers to tiers go on meanwhile, but for restores, which take pages.
         """
         self._check_usable()
         refuse_capture("cache", "a call that takes pages or decides")
+
+    def _check_waiting(self) -> None:
+        """Refuse a wait that could have no end: events are not asked while a stream captures."""
+        if self._deferred:
+            refuse_capture("transfer", "a wait behind an event")
 
     def _any_keys(self, keys: BlockKeys) -> _core.KeyChain:
         self._check_usable()

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Protocol, runtime_checkable
 
 from hybridkv.errors import ArgumentError
-from hybridkv.stream_capture import refuse_capture
+from hybridkv.stream_capture import is_capturing, refuse_capture
 
 
 @runtime_checkable
@@ -123,10 +123,11 @@ class Deferred:
         """Apply every due effect (of one owner). Returns how many were applied.
 
         Where an event or an effect raises, the others are applied all the same, and the first error is raised
-        at the end; an effect whose event raised waits on. Called from within an effect, or while another
-        thread is here, it applies nothing.
+        at the end; an effect whose event raised waits on. Called from within an effect, while another thread is
+        here, or while a stream captures, it applies nothing: what it publishes and gives back is no part of a graph,
+        and an event must not be asked within a capture.
         """
-        if not self._queues or not self._applying.acquire(blocking=False):
+        if not self._queues or is_capturing() or not self._applying.acquire(blocking=False):
             return 0
         errors: list[BaseException] = []
         try:

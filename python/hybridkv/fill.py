@@ -172,6 +172,7 @@ class Fill(Uncopied):
         FillClosed
             The fill was aborted before.
         """
+        refuse_capture("fill", "pages that are given back")
         core, lease, deferred = self._core, self._lease, self._cache._deferred
         event = checked_event(after)
         if event is None and not core.closed:

@@ -16,6 +16,7 @@ from hybridkv.errors import ArgumentError, LeaseExpired
 from hybridkv.handles import Uncopied
 from hybridkv.holders import Named, Size, label
 from hybridkv.kinds import Check, StateKind
+from hybridkv.stream_capture import refuse_capture
 from hybridkv.verdict import Why
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ class Lease(Uncopied):
         False
         """
         self._check_own()
+        refuse_capture("lease", "terms of a lease")
         holders = self._cache._holders
         owner, deadline_s, event = label(owner), holders.deadline(deadline_s), checked_event(after)
         if event is None:
@@ -283,7 +285,7 @@ class Lease(Uncopied):
         LeaseExpired
             It was released, failed, cancelled or revoked before, or its deadline has passed.
         """
-        self._check_own()
+        self._check_ending()
         self._settle(RELEASED, 0, after)
 
     def fail(self, why: Why | str | StateKind = "", *, after: object = None) -> None:
@@ -304,7 +306,7 @@ class Lease(Uncopied):
             As :meth:`release`.
         """
         kind = failed_kind(why)
-        self._check_own()
+        self._check_ending()
         self._settle(_FAILED, kind, after)
 
     def cancel(self, *, after: object = None) -> None:
@@ -320,7 +322,7 @@ class Lease(Uncopied):
         LeaseExpired
             As :meth:`release`.
         """
-        self._check_own()
+        self._check_ending()
         self._settle(WITHDRAWN, 0, after)
 
     def _check_loan(self) -> None:
@@ -341,6 +343,10 @@ class Lease(Uncopied):
             self._check_loan()
         if self._core.valid and self._core.taken:
             raise LeaseExpired("lease", "a lease that nothing has taken over", "one that its fill or ticket settles")
+
+    def _check_ending(self) -> None:
+        self._check_own()
+        refuse_capture("lease", "pages that are given back")
 
     def _settle(self, how: int, kind: int, after: object) -> None:
         core, deferred = self._core, self._cache._deferred
@@ -368,9 +374,11 @@ class Lease(Uncopied):
             if self._loan is not None or self._era.over:
                 self._check_loan()  # whoever was revoked on the way must not take what it read for good
             if self._core.valid and not self._core.taken:
+                self._check_ending()
                 self._settle(RELEASED, 0, None)
         elif self._core.valid and not self._core.taken:
-            with suppress(LeaseExpired):  # revoked since: the exception that ends the block is the one to tell
+            # Revoked since, or in a capture: the exception that ends the block, and the capture, is the one to tell.
+            with suppress(LeaseExpired):
                 self._settle(WITHDRAWN, 0, None)
 
     def __del__(self) -> None:

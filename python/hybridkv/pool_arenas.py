@@ -12,7 +12,7 @@ from hybridkv.tiers import Tier
 
 
 class PoolArenas:
-    """What a tier knows of the pools of one cache: host arrays whose pages lie behind each other.
+    """What a tier knows of the pools of one cache: host arrays whose pages lie behind each other and may be written.
 
     An array that the tier cannot take changes nothing but speed: one that overlaps another arena (two groups in one
     array, or memory that its user registered), or of a tier that is closed. One that an ask of the tier still uses is
@@ -31,7 +31,7 @@ class PoolArenas:
             self._drop(self._known.pop(group, []))
             known = self._known[group] = []
             for array in arrays:
-                if not array.host or (array.stride != array.page_bytes and array.pages > 1):
+                if not (array.host and array.writable) or (array.stride != array.page_bytes and array.pages > 1):
                     continue
                 try:
                     self._tier._keep_arena(array.base, array.page_bytes * array.pages, array.keepalive)

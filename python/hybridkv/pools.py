@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridkv.dlpack import CUDA_DEVICES, device_tensor
+from hybridkv.dlpack import CUDA_DEVICES, device_tensor, told_writable
 from hybridkv.errors import ArgumentError
 from hybridkv.group import CacheGroup
 
@@ -74,6 +74,12 @@ class PoolArray(NamedTuple):
         Whether the CPU may read it.
     keepalive : object
         The array itself.
+    extent : int
+        Bytes from the first to the last of a page, gaps between its rows included.
+    writable : bool
+        Whether anything may be loaded into it, as far as the array tells.
+    device : int or None
+        The number of its CUDA device where the array tells it.
     """
 
     base: int
@@ -83,6 +89,9 @@ class PoolArray(NamedTuple):
     pages: int
     host: bool
     keepalive: object
+    extent: int
+    writable: bool
+    device: int | None
 
 
 def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) -> list[PoolArray]:
@@ -122,7 +131,7 @@ def pool_arrays(group: CacheGroup, page_bytes: int, arrays: object, pages: int) 
             raise ArgumentError(f"arrays[{number}]", f"at least {pages} pages", f"{array.pages} pages")
         if array.page_bytes < need:
             raise ArgumentError(f"arrays[{number}]", f"pages of at least {need} bytes", f"{array.page_bytes} bytes")
-        made.append(array._replace(page_bytes=need))
+        made.append(array._replace(page_bytes=need, extent=array.extent if array.row_stride else need))
     if len({array.host for array in made}) != 1:
         raise ArgumentError("arrays", "arrays on one device", "host and device arrays")
     return made
@@ -172,14 +181,16 @@ def _facts(name: str, item: Any) -> ArrayFacts:
         if device not in _CPU_DEVICES:
             raise ArgumentError(name, "an array of the CPU or of CUDA", f"DLPack device type {device}")
         view = np.from_dlpack(item)
+        writable = view.flags.writeable or told_writable(item)
     elif isinstance(item, np.ndarray) or hasattr(item, "__array_interface__"):
         view = np.asarray(item)
+        writable = view.flags.writeable
     else:
         raise ArgumentError(name, "an array (numpy, DLPack, __array_interface__)", type(item).__name__)
     if view.dtype.hasobject:
         raise ArgumentError(name, "bytes of a page, no Python objects", f"an array of {view.dtype}")
     address = view.__array_interface__["data"][0]
-    return ArrayFacts(address, view.shape, view.strides, view.dtype, True, view.flags.writeable, (item, view))
+    return ArrayFacts(address, view.shape, view.strides, view.dtype, True, writable, (item, view))
 
 
 def is_torch(item: Any) -> bool:
@@ -236,7 +247,8 @@ def _dlpack_facts(item: Any) -> ArrayFacts:
     strides = dense_strides(tensor.shape, width)
     if tensor.strides is not None:
         strides = tuple(stride * width for stride in tensor.strides)
-    return ArrayFacts(tensor.address, tensor.shape, strides, dtype, False, True, (item, tensor), tensor.device)
+    keepalive = item, tensor
+    return ArrayFacts(tensor.address, tensor.shape, strides, dtype, False, tensor.writable, keepalive, tensor.device)
 
 
 def _device_facts(name: str, interface: Any, item: Any) -> ArrayFacts:
@@ -287,4 +299,5 @@ def pool_array(name: str, facts: ArrayFacts) -> PoolArray:
     reach = address + shape[0] * max(strides[0], page_bytes)
     if not 0 <= address <= reach < ADDRESSES or not -ADDRESSES <= strides[0] < ADDRESSES:
         raise ArgumentError(name, "memory within 63 bits of address", f"{reach - address} bytes at {address}")
-    return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, facts.keepalive)
+    kept, writable, device = facts.keepalive, facts.writable, facts.device
+    return PoolArray(address, strides[0], page_bytes, row_stride, shape[0], facts.host, kept, extent, writable, device)

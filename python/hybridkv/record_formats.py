@@ -16,8 +16,9 @@ def record_formats(spec: CacheSpec) -> tuple[bytes, bytes]:
     """Return the fingerprints of block records and of boundary records, 16 bytes each.
 
     What is in them: of every group whose pages the record holds its place in the spec, name, kind, layers, format,
-    block, the sizes of its parts, and its rows, of which a tip's record has some. Of a boundary also those of history, since its states
-    were computed over it; of a block nothing of windows and states, so that history outlives a change of theirs.
+    block, the sizes of its parts, and its rows, of which a tip's record has some. Of a boundary also those of history,
+    since its states were computed over it; of a block nothing of windows and states, so that history outlives a change
+    of theirs.
     Where several ranks share the model, which of them it is: pages of ranks are alike in all else, and hold other
     heads, layers or tokens. Tensor ranks are left out of a record all of whose groups are replicated among them.
     """

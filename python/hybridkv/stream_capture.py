@@ -20,11 +20,14 @@ class CaptureError(HybridKVError):
     """A call that allocates, waits or decides by data was made while a stream captured; nothing was done."""
 
 
-class _Depth(threading.local):
-    value = 0
+class _Entries(threading.local):
+    """What this thread has entered and not left: a token for each, so that whoever leaves one ends that one."""
+
+    def __init__(self) -> None:
+        self.open: list[object] = []
 
 
-_depth = _Depth()
+_entries = _Entries()
 
 
 @contextmanager
@@ -32,7 +35,8 @@ def capturing() -> Iterator[None]:
     """Say that this thread captures a graph: calls that would not be part of it raise :class:`CaptureError`.
 
     Put it around a capture of any kind. ``torch.cuda.graph`` and its like are noticed without it, on the thread whose
-    current stream captures. It may be nested, and other threads are not concerned.
+    current stream captures. It may be nested, and other threads are not concerned. It is over for the thread that
+    entered it whichever thread leaves it, as where a generator that holds it is closed by another.
 
     Examples
     --------
@@ -45,16 +49,17 @@ def capturing() -> Iterator[None]:
     ...         print(error.field)
     cache
     """
-    _depth.value += 1
+    mine, token = _entries.open, object()
+    mine.append(token)
     try:
         yield
     finally:
-        _depth.value -= 1
+        mine.remove(token)  # of the thread that entered: one operation of its list
 
 
 def is_capturing() -> bool:
     """Say whether this thread captures: inside :func:`capturing`, or on a stream of torch that does."""
-    if _depth.value:
+    if _entries.open:
         return True
     torch = sys.modules.get("torch")
     return torch is not None and _torch_captures(torch)

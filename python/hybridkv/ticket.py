@@ -288,6 +288,7 @@ class Ticket(Uncopied):
         Closed
             The ticket was closed, or failed before.
         """
+        refuse_capture("ticket", "its failure")
         self._core.fail(failed_kind(why))
 
     def close(self, *, keep_tip: bool = True, after: object = None) -> None:

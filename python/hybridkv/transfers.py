@@ -92,7 +92,10 @@ class Transfer(Uncopied):
             It is not done by then; it goes on.
         ArgumentError
             No number of seconds.
+        CaptureError
+            A stream captures, and something of the cache waits for an event: none is asked meanwhile.
         """
+        self._cache._check_waiting()
         until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         while not self.done():
             shut = self._gate is not None and self._gate.shut
@@ -254,10 +257,13 @@ class Tiered(Running):
             No tier, no number of seconds.
         Closed
             The cache was closed.
+        CaptureError
+            As :meth:`Transfer.result`.
         """
         self._check_usable()
         if self.tier is None:
             raise ArgumentError("tier", "a cache made with a tier", None)
+        self._check_waiting()
         status, result = self._flush(timeout)
         lost = ", ".join(f"{count} {name}" for name, count in result.refused.items() if TierStatus[name] in LOST)
         unsent = self._tier_writes.take_unsent()
@@ -361,14 +367,14 @@ class Tiered(Running):
         Raises
         ------
         ArgumentError
-            A plan that loads nothing or is of another cache, a ticket of another cache, a pool as in :meth:`offload` or
-            one that its kernels cannot take (:meth:`alignment`).
+            A plan that loads nothing or is of another cache, a ticket of another cache, a pool as in :meth:`offload`,
+            one that its kernels cannot take or that is read-only (:meth:`alignment`).
         OutOfPages
             No room; everything is as it was.
         Closed
             The cache was closed, or the ticket was.
         """
-        self._check_usable()
+        self._check_deciding()
         if not isinstance(plan, Plan) or plan._keys is None or not plan.restore_tokens:
             raise ArgumentError("plan", "the plan of a verdict whose remedy is RESTORE", plan)
         if plan._cache is not self:
@@ -377,7 +383,7 @@ class Tiered(Running):
             raise ArgumentError("ticket", "a Ticket of this cache", ticket)
         for group in dict.fromkeys(name for name, _ in plan.loads):  # bound anew since the plan was made
             if wrong := told(self.alignment(group), None):
-                raise ArgumentError("plan", f"a pool of {group!r} that its kernels can take", wrong)
+                raise ArgumentError("plan", f"a pool of {group!r} that its kernels can take, and loads", wrong)
         core_keys = self._tier_keys(plan._keys)
         right = None if ticket is None else ticket._core
         rest = (duration(timeout_s), flag("prefetch", prefetch))
@@ -408,6 +414,7 @@ class Tiered(Running):
         ArgumentError, OutOfPages, Closed
             As :meth:`restore`.
         """
+        self._check_deciding()
         self._ask_tier(keys, timeout_s)
         plan = self.restorable(keys)
         return None if plan is None else self.restore(plan, prefetch=True, timeout_s=timeout_s)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each change of topology: wrong where the graph is replayed all the same, eager with its reason where it is asked.
 
-Half of the cases are in `graph_cases.py`, which says what a case is; those of a cache and its pages are here.
+Half of the cases are in `graph_cases.py`, which says what a case is; those of a cache and its pages are here, those of
+a step in `graph_step_cases.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import graph_step_cases  # noqa: F401  three of the cases
 import hybridkv as hk
 from graph_cases import CASES, Outcome, both, case, started, swapped
 from graph_support import BLOCK, Engine, close_all, refused, routed

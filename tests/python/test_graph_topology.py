@@ -14,7 +14,7 @@ import pytest
 
 import hybridkv as hk
 from contract_support import keys_of, make_cache
-from graph_support import PADDING, WIDTHS, Engine, close_all, routed
+from graph_support import FORMAT, PADDING, WIDTHS, Engine, close_all, routed
 from hybridkv.graph import EAGER_REASONS, WHY, Eager, Padding, Replay, Staging, Topology
 from hybridkv.graph.eager import EagerCounts
 from ticket_support import assert_named, homogeneous
@@ -206,6 +206,8 @@ def test_bad_questions_are_refused_and_count_nothing() -> None:
     ticket = engine.admit("a", [1])
     bad: tuple[tuple[Any, dict[str, Any]], ...] = (
         (["a"], {}), (7, {}), (ticket, {"more_tokens": -1}), (ticket, {"formats": {"full": "fp8"}}),
+        (ticket, {"formats": {"typo": FORMAT}}), (ticket, {"formats": {7: FORMAT}}), (ticket, {"formats": ["full"]}),
+        (ticket, {"padding": [("full", -1)]}),
         (ticket, {"padding": {"none": -1}}), (ticket, {"padding": {"full": "clamp"}}), (ticket, {"buffers": 7}),
         (ticket, {"buffers": engine.buffers(full=None)}),
     )  # fmt: skip
@@ -217,6 +219,22 @@ def test_bad_questions_are_refused_and_count_nothing() -> None:
     with pytest.raises(hk.Closed):
         engine.topology.route(ticket)
     assert not any(engine.topology.counts.values())
+
+
+def test_dtypes_of_groups_that_are_not_there_are_refused() -> None:
+    engine = Engine()
+    for dtypes in ({"typo": "float64"}, {7: "float64"}, "float64"):
+        with pytest.raises(hk.ArgumentError) as caught:
+            engine.topology.inspect_null_pages(dtypes=dtypes)
+        assert_named(caught.value)
+        assert caught.value.field == "dtypes"
+    assert engine.topology.inspect_null_pages(dtypes={"full": "float64"}) == []
+
+
+def test_a_format_of_a_group_that_the_graph_does_not_read_says_nothing() -> None:
+    engine = Engine()
+    topology = Topology.capture(engine.buffers(), engine.spec, max_blocks=6, padding=PADDING, groups=["state"])
+    assert topology.route([], formats={"full": hk.KvFormat("halves", "float64")}) == Replay(1, 0)
 
 
 def test_pages_of_another_cache_are_refused() -> None:

@@ -36,7 +36,7 @@ class Side:
     def __init__(self, described: hk.CacheSpec, tier: hk.Tier, *, first: int = 0, **options: Any) -> None:
         self.keys = hk.block_keys(range(first, first + 64), described.unit_tokens, identity=described.identity)
         self.cache = hk.HybridCache(described, blocks=16, tier=tier, **options)
-        self.pools = {g.name: np.zeros((self.cache.pages[g.name], 64), np.uint8) for g in described.groups}
+        self.pools = {g.name: np.zeros((self.cache.pages[g.name], g.page_bytes), np.uint8) for g in described.groups}
         for name, pool in self.pools.items():
             self.cache.bind(name, pool)
 

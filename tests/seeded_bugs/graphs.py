@@ -253,8 +253,8 @@ BUGS = [
         "capture unnoticed",
         "nothing is refused while a graph is captured",
         "python/hybridkv/stream_capture.py",
-        "    if _depth.value:\n",
-        "    if _depth.value > 1:\n",
+        "    if _entries.open:\n",
+        "    if len(_entries.open) > 1:\n",
         GUARD,
     ),
     Bug(

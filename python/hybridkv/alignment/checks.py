@@ -23,6 +23,10 @@ _CODES = {
 }  # fmt: skip
 _ORDER = ("base", "page_stride", "row_stride", "footer")
 _OWN = "the group's own declaration"
+_LOAD = "a restore"
+
+NOT_LOADED = "not loaded into"
+"""The bytes are read where they are, and nothing can be written there."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,15 @@ class Violation:
     kernel : str
         Its name.
     field : str
-        "base", "page_stride", "page_bytes", "reach", "row_stride" or "footer" of the memory; "page_rows", "row_bytes",
-        "footer_row", "dtype", "heads" or "head_dim" of what the group declares, "format." and a field of its format.
+        "base", "page_stride", "page_bytes", "reach", "row_stride", "footer" or "access" of the memory; "page_rows",
+        "row_bytes", "footer_row", "dtype", "heads" or "head_dim" of what the group declares, "format." and a field of
+        its format.
     expected, got : str
         What the kernel needs and what is there.
     fix : str
         What to do about it.
     effect : str
-        As :attr:`KernelNeeds.effect`.
+        As :attr:`KernelNeeds.effect`; :data:`NOT_LOADED` of memory that is read-only ("access").
     source : str
         Where the need is written down.
     """
@@ -56,7 +61,7 @@ class Violation:
 
     @property
     def code(self) -> str | None:
-        """The code of the verdict that tells it; None where it is the declaration that does not fit."""
+        """The code of the verdict that tells it; None where the declaration does not fit, or only a load would not."""
         return _CODES.get(self.field)
 
     def __str__(self) -> str:
@@ -377,7 +382,7 @@ def _pitch(pool: PoolFacts) -> int | None:
 
 
 def own_violations(group: CacheGroup, arrays: Sequence[PoolArray]) -> list[Violation]:
-    """Tell what of a group's own declaration arrays do not meet: what the core calls the four byte facts."""
+    """Tell what of a group's own declaration arrays do not meet, the core's four byte facts, and what is read-only."""
     found: list[Violation] = []
     align, stride, footer = (
         group.alignment,
@@ -398,6 +403,9 @@ def own_violations(group: CacheGroup, arrays: Sequence[PoolArray]) -> list[Viola
         if footer is not None and footer >= array.page_bytes:
             expected = f"footers that begin within {array.page_bytes} bytes of a page"
             found.append(Violation(_OWN, "footer", expected, str(footer), "declare a footer_offset inside the page"))
+        if not array.writable:
+            fix = "bind memory that may be written"
+            found.append(Violation(_LOAD, "access", "memory that may be written", "a read-only array", fix, NOT_LOADED))
     return found
 
 
@@ -472,6 +480,14 @@ def check_named(group: CacheGroup) -> None:
 
 
 def told(violations: Sequence[Violation], code: str | None) -> str:
-    """Say which kernel needs what, of what a verdict with this code is about, None: any; "" where none is known."""
-    about = [str(v) for v in violations if v.code is not None and code in (None, v.code) and v.effect == REFUSED]
+    """Say which kernel needs what, of what a verdict with this code is about; "" where none is known.
+
+    `code` None: any of them, and what hinders a load alone.
+    """
+    about = [
+        str(v)
+        for v in violations
+        if (v.code is not None and code in (None, v.code) and v.effect == REFUSED)
+        or (code is None and v.effect == NOT_LOADED)
+    ]
     return "; ".join(dict.fromkeys(about))

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 WHY = {
     "width": "a block table has more entries than graphs were captured with",
@@ -28,6 +31,9 @@ WHY = {
     "expired": "a lease or ticket whose pages the graph addresses has ended",
     "handout": "a page that the graph addresses was given up, or handed out again",
     "null_page": "the page that padding points to holds values that are not finite",
+    "ended": "a request of the step has ended since its tables were written",
+    "passed_on": "a page in the step's tables was taken back, or handed out again, since they were written",
+    "restaged": "the tables hold a step that is over, or another than the one that was routed",
     "released": "the topology was released: it guards nothing any more",
 }
 """Every reason for eager, with what it means."""
@@ -66,6 +72,15 @@ class Eager:
     got: object = None
 
 
+class Routed(NamedTuple):
+    """A request as a step found it: tokens, those it had grown to, and how many more were to be grown."""
+
+    request: weakref.ref[Any]
+    tokens: int
+    grown: int
+    more: int
+
+
 @dataclass(frozen=True)
 class Replay:
     """A captured graph fits the step.
@@ -76,10 +91,16 @@ class Replay:
         Batch of the graph to replay: the smallest captured one that holds the requests.
     requests : int
         Requests of the step; the rows of the bucket behind them are padding.
+
+    Notes
+    -----
+    It knows the requests that it was asked about, as they were then, for ``check(route=)``. It keeps none of them
+    alive, and equals any other of the same two numbers.
     """
 
     bucket: int
     requests: int
+    _requests: Sequence[Routed] = field(default=(), repr=False, compare=False)
 
 
 class EagerCounts:

@@ -23,7 +23,7 @@ DTYPES = ("float16", "float32", "float64", *_MASKS)
 """What the bytes of a null page can be read as."""
 
 
-def page_is_finite(name: str, item: Any, page: int, dtype: str | None) -> bool:
+def page_is_finite(name: str, item: Any, page: slice, dtype: str | None) -> bool:
     """Say whether all values of one page of a pool are finite.
 
     Parameters
@@ -32,8 +32,8 @@ def page_is_finite(name: str, item: Any, page: int, dtype: str | None) -> bool:
         Of the pool, for refusals.
     item : array
         [[pages, ...]], on the host or, of torch, on any device: then it waits for the device.
-    page : int
-        The page.
+    page : slice
+        The page, along the first dimension.
     dtype : str or None
         What its bytes are, one of :data:`DTYPES`. None: as the array says.
 
@@ -56,7 +56,7 @@ def _own_dtype(item: Any) -> str:
     return str(item.dtype).removeprefix("torch.") if is_torch(item) else array_facts("pool", item).dtype.name
 
 
-def _page_bytes(name: str, item: Any, page: int) -> npt.NDArray[np.uint8]:
+def _page_bytes(name: str, item: Any, page: slice) -> npt.NDArray[np.uint8]:
     """Return a copy of the bytes of a page."""
     if is_torch(item):
         from torch import uint8

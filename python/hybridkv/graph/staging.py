@@ -13,6 +13,7 @@ from hybridkv.arguments import count, integer, members
 from hybridkv.errors import ArgumentError, Busy
 from hybridkv.extras import TORCH, importing
 from hybridkv.graph.padding import CLAMP
+from hybridkv.graph.staged import StagedStep
 from hybridkv.graph.step_shape import StepShape, TableShape, step_shape
 from hybridkv.lease import Lease
 from hybridkv.stream_capture import refuse_capture
@@ -82,7 +83,7 @@ class Staging:
     - ``lengths``: int32 [[bucket]], tokens that a request has with its new ones; 0 where there is none.
     """
 
-    __slots__ = ("_device", "_events", "_mirrors", "_next", "_views", "shape")
+    __slots__ = ("_device", "_events", "_mirrors", "_next", "_step", "_views", "shape")
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class Staging:
         self._mirrors: list[_Arrays] = []
         self._events: list[Any] = []
         self._next = 0
+        self._step: StagedStep | None = StagedStep(self.shape.buckets[-1], (), ())  # None: an update broke off
         self._make(device, number)
         arrays = self._arrays()
         self._views = {size: {name: array[:size] for name, array in arrays.items()} for size in self.shape.buckets}
@@ -189,10 +191,13 @@ class Staging:
             raise ArgumentError("batch", f"at most {size or self.shape.buckets[-1]} requests", len(given))
         rows = [self._read(number, step) for number, step in enumerate(given)]
         mirror = self._free_mirror()
+        step = StagedStep.of(size, given, self._named_pages(rows))
+        self._step = None
         self._write(mirror, rows)
         self._pad(mirror, len(rows), size)
         if self._events:
             self._send(size)
+        self._step = step
         return size
 
     def blank(self, bucket: int | None = None) -> int:
@@ -239,6 +244,15 @@ class Staging:
                 raise ArgumentError(f"batch[{number}]", expected, needed)
             pages.append(_Entries(first, needed, _pages(step, table)))
         return _Row(tokens, grown, pages)
+
+    def _named_pages(self, rows: list[_Row]) -> dict[str, list[npt.NDArray[np.int32]]]:
+        """Return what each row names, by group; tables of one group name the same pages."""
+        named: dict[str, list[npt.NDArray[np.int32]]] = {}
+        for column, table in enumerate(self.shape.tables):
+            if table.group.name not in named:
+                own = [row.tables[column] for row in rows]
+                named[table.group.name] = [ids[first : first + entries] for first, entries, ids in own]
+        return named
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hybridkv.arguments import members
+from hybridkv.arguments import length, members
 from hybridkv.errors import ArgumentError, HybridKVError
 from hybridkv.formats import KvFormat
+from hybridkv.graph.bound import SeenPool, seen_pools
 from hybridkv.graph.buffers import BufferFacts, Recorded, changed, flattened, recorded
 from hybridkv.graph.eager import Eager, EagerCounts, Replay
 from hybridkv.graph.null_page import page_is_finite
 from hybridkv.graph.padding import SKIP, padding_of
+from hybridkv.graph.staged import moved_on, routed
 from hybridkv.graph.step_shape import StepShape, step_shape
 from hybridkv.graph.watched import Watched
 from hybridkv.lease import Lease
@@ -50,8 +52,9 @@ class Topology:
     Notes
     -----
     :meth:`route` decides before anything is gathered, since a replay reads and writes fixed buffers and an eager step
-    fresh ones; :meth:`check` asserts it again where the graph is replayed. Any thread may call; that nothing changes
-    between check and replay is the caller's to see to.
+    fresh ones; :meth:`check` asserts it again where the graph is replayed, and that the tables are those of the step.
+    Any thread may call, a check that of its staging; that nothing changes between check and replay is the caller's to
+    see to.
 
     It keeps every buffer that it recorded alive, as the graph needs them, until :meth:`release`.
     """
@@ -63,17 +66,28 @@ class Topology:
         "_formats",
         "_names",
         "_poisoned",
+        "_pools",
         "_released",
         "_staged",
+        "_staging",
         "_watched",
         "shape",
     )
 
-    def __init__(self, shape: StepShape, buffers: list[Recorded], staged: frozenset[str], watched: Watched) -> None:
+    def __init__(
+        self,
+        shape: StepShape,
+        buffers: list[Recorded],
+        pools: list[SeenPool],
+        staging: Staging | None,
+        watched: Watched,
+    ) -> None:
         self.shape = shape
         self._buffers = buffers
+        self._pools = pools
+        self._staging = staging
         self._names = frozenset(buffer.name for buffer in buffers)
-        self._staged = staged
+        self._staged = frozenset() if staging is None else frozenset(staging.buffers())
         self._watched = watched
         self._formats = {group.name: group.fingerprint for group in shape.spec.groups if group.name in shape.groups}
         self._counts = EagerCounts()
@@ -102,7 +116,8 @@ class Topology:
         ----------
         buffers : mapping of str to array or list of arrays
             Everything that the graph reads or writes, by name: numpy, torch, DLPack or an array interface, on any
-            device. Under the name of a group: its pool, as its kernels see it. The buffers of `staging` are added.
+            device. Under the name of a group: its pool, as its kernels see it, and nothing else. The buffers of
+            `staging` are added.
         spec : CacheSpec
             Of the cache whose requests will be routed.
         max_blocks : int or mapping of str to int
@@ -123,7 +138,8 @@ class Topology:
         staging : Staging, optional
             Instead of the six above: the tables, which say all that.
         cache : HybridCache, optional
-            Then its pools are watched too: bound anew, reset, closed; and what is eager is counted in its metrics.
+            Then its pools are watched too: bound anew, reset, closed; and what is eager is counted in its metrics. A
+            buffer under the name of a group that it is bound to must have the cache's pages where the cache has them.
         pages : iterable of Lease or Ticket
             Whose pages the graph addresses itself instead of by a table: with their hand-out counts.
 
@@ -135,7 +151,7 @@ class Topology:
         ------
         ArgumentError
             Naming the field: no array, a width or sentinel missing, a null page that the cache may hand out, a pool of
-            fewer pages than the cache hands out, a staging of another spec.
+            fewer pages than the cache hands out or that is not the one it is bound to, a staging of another spec.
         CaptureError
             A stream captures: do it before or after.
         """
@@ -158,8 +174,7 @@ class Topology:
         known = {group.name for group in spec.groups}
         made = [recorded(name, entry if entry in known else "", item) for name, (entry, item) in flat.items()]
         watched = Watched.of(cache, spec, shape, pages)
-        topology = cls(shape, made, frozenset(tables), watched)
-        topology._check_pools()
+        topology = cls(shape, made, seen_pools(shape.tables, made, cache), staging, watched)
         if cache is not None:
             cache._topologies.add(topology)
         return topology
@@ -201,42 +216,51 @@ class Topology:
         LeaseExpired, Closed
             A lease or ticket has ended.
         ArgumentError
-            Something else than leases and tickets.
+            Something else than leases and tickets, a group or table that is not known.
         CaptureError
             A stream captures.
         """
         refuse_capture("route", "a decision by data")
+        more = length("more_tokens", more_tokens)
         steps = [batch] if isinstance(batch, (Lease, Ticket)) else members("batch", batch, "leases and tickets")
         eager = (
             self._look(buffers)
-            or self._watched.step_change(steps, self.shape, self._formats, more_tokens)
+            or self._watched.step_change(steps, self.shape, self._formats, more)
             or self._format_change(formats)
             or self._padding_change(padding)
         )
         if eager is None:
             bucket = self.shape.bucket_for(len(steps))
             if bucket is not None:
-                return Replay(bucket, len(steps))
+                return Replay(bucket, len(steps), [routed(step, more) for step in steps])
             eager = Eager("batch", width=self.shape.buckets[-1], needed=len(steps))
         self._count(eager)
         return eager
 
-    def check(self, buffers: Mapping[str, Any] | None = None) -> None:
-        """Assert, where the graph is replayed, that all it assumed is still so.
+    def check(self, buffers: Mapping[str, Any] | None = None, *, route: Replay | None = None) -> None:
+        """Assert, where the graph is replayed, that all it assumed is still so, and that its tables are the step's.
+
+        Of the step: since the last ``staging.update`` none of its requests has ended or moved on, and no page that the
+        tables name was taken back or handed out again. What the caller must see to is in ``docs/graphs.md``.
 
         Parameters
         ----------
         buffers : mapping, optional
             As in :meth:`route`.
+        route : Replay, optional
+            What :meth:`route` said of this step. Then the last update must be of the same requests at the same lengths,
+            for this bucket or a larger one.
 
         Raises
         ------
         TopologyChanged
             With ``eager``, counted as by :meth:`route`: do not replay. The step may run eager.
         ArgumentError
-            Something that is no array.
+            Something that is no array; a route that is no Replay.
         """
-        eager = self._look(buffers)
+        if route is not None and not isinstance(route, Replay):
+            raise ArgumentError("route", "the Replay that route said of this step", route)
+        eager = self._look(buffers) or self._step_change(route)
         if eager is not None:
             self._count(eager)
             raise TopologyChanged(eager.field or eager.reason, eager.expected, eager.got, eager=eager)
@@ -277,14 +301,16 @@ class Topology:
         Raises
         ------
         ArgumentError
-            A pool of bytes without a dtype, or device memory that is not torch's.
+            A pool of bytes without a dtype, device memory that is not torch's, or a group that is not known.
         CaptureError
             A stream captures.
         """
         refuse_capture("null_page", "a look at data")
+        read_as = self._by_group("dtypes", dtypes)
         found = []
-        for page, buffer in self._null_pages():
-            if not page_is_finite(buffer.name, buffer.item, page, (dtypes or {}).get(buffer.group)):
+        for pool in self._null_pages():
+            buffer, page = pool.buffer, pool.table.padding.page
+            if not page_is_finite(buffer.name, buffer.item, pool.null_rows, read_as.get(buffer.group)):
                 found.append(buffer.name)
                 self._poisoned = Eager("null_page", buffer.group, field=buffer.name, expected="finite", got=page)
         if not found:
@@ -295,6 +321,8 @@ class Topology:
         """Let go of all buffers, when the graph is gone. Every later route is eager, every check is refused."""
         self._released = True
         self._buffers = []
+        self._pools = []
+        self._staging = None
         self._watched = Watched.of(None, self.shape.spec, self.shape, ())
 
     # -- what has changed --------------------------------------------------------------------------
@@ -323,7 +351,7 @@ class Topology:
         return None
 
     def _format_change(self, formats: Mapping[str, KvFormat] | None) -> Eager | None:
-        for name, fmt in (formats or {}).items():
+        for name, fmt in self._by_group("formats", formats).items():
             if not isinstance(fmt, KvFormat):
                 raise ArgumentError(f"formats[{name}]", "a KvFormat", type(fmt).__name__)
             captured = self._formats.get(name)
@@ -334,6 +362,8 @@ class Topology:
     def _padding_change(self, padding: Mapping[str, object] | None) -> Eager | None:
         if padding is None:
             return None
+        if not isinstance(padding, Mapping):
+            raise ArgumentError("padding", "a mapping of tables to sentinels", padding)
         tables = {table.name: table for table in self.shape.tables}
         for name, value in padding.items():
             if name not in tables:
@@ -347,33 +377,28 @@ class Topology:
         self._counts.add(eager.reason)
         self._watched.count(eager)
 
-    def _null_pages(self) -> list[tuple[int, Recorded]]:
-        found = {
-            (table.padding.page, buffer.name): buffer
-            for table in self.shape.tables
-            if table.padding.kind != SKIP
-            for buffer in self._buffers
-            if buffer.group == table.group.name
-        }
-        return [(page, buffer) for (page, _), buffer in found.items()]
+    def _by_group(self, field: str, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Take what is said by group; a name that no group has is a mistake, not nothing."""
+        known = [group.name for group in self.shape.spec.groups]
+        if given is not None and not isinstance(given, Mapping):
+            raise ArgumentError(field, f"a mapping of groups of {known}", given)
+        for name in given or ():
+            if name not in known:
+                raise ArgumentError(field, f"groups of {known}", name)
+        return given or {}
 
-    def _check_pools(self) -> None:
-        """Refuse a null page that is not there or may be handed out, and pools that are too small for the cache."""
-        pages = self._watched.pages()
-        for table in self.shape.tables:
-            name = table.group.name
-            if name in pages:
-                table.padding.check_apart(f"padding[{table.name}]", pages[name])
-            for buffer in self._buffers:
-                if buffer.group != name or not buffer.facts.shape:
-                    continue
-                there, first = buffer.facts.shape[0], table.padding.first
-                if table.padding.page >= there:
-                    expected = f"a page of the {there} of {buffer.name}"
-                    raise ArgumentError(f"padding[{table.name}]", expected, table.padding.page)
-                if name in pages and there < pages[name] + first:
-                    expected = f"at least {pages[name] + first} pages, which the cache hands out"
-                    raise ArgumentError(f"buffers[{buffer.name}]", expected, there)
+    def _step_change(self, route: Replay | None) -> Eager | None:
+        """Return why the tables are not those of a step that may be replayed; of foreign tables nothing is known."""
+        if self._staging is None:
+            return None if route is None else moved_on(route._requests)
+        step = self._staging._step
+        if step is None:
+            return Eager("restaged", field="staging", expected="an update that was made", got="one that broke off")
+        return step.change(route)
+
+    def _null_pages(self) -> list[SeenPool]:
+        found = {(p.table.padding.page, p.buffer.name): p for p in self._pools if p.table.padding.kind != SKIP}
+        return list(found.values())
 
     def __repr__(self) -> str:
         return f"Topology(buckets={list(self.shape.buckets)}, buffers={len(self._buffers)})"

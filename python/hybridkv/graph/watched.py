@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hybridkv.arguments import length, members
+from hybridkv.arguments import members
 from hybridkv.errors import ArgumentError, Closed, LeaseExpired
 from hybridkv.graph.eager import Eager
 from hybridkv.graph.step_shape import StepShape
@@ -65,10 +65,6 @@ class Watched:
             addressed += [_Addressed(handle, g, handle.page_ids(g), handle.handouts(g)) for g in shape.groups]
         return cls(cache, spec, addressed)
 
-    def pages(self) -> Mapping[str, int]:
-        """Return how many pages of each group the cache hands out; nothing without a cache."""
-        return {} if self._cache is None else self._cache.pages
-
     def count(self, eager: Eager) -> None:
         """Count it in the cache's metrics, unless the core does at the growth."""
         if self._cache is not None and (eager.reason != "width" or eager.group not in self._cache.graph_widths):
@@ -92,11 +88,8 @@ class Watched:
                 return eager
         return None
 
-    def step_change(
-        self, steps: list[Any], shape: StepShape, formats: Mapping[str, bytes], more_tokens: int
-    ) -> Eager | None:
+    def step_change(self, steps: list[Any], shape: StepShape, formats: Mapping[str, bytes], more: int) -> Eager | None:
         """Return why the requests of a step do not fit what was captured."""
-        more = length("more_tokens", more_tokens)
         for step in steps:
             if not isinstance(step, (Lease, Ticket)):
                 raise ArgumentError("batch", "leases and tickets", step)

@@ -17,6 +17,7 @@ from hybridkv import _core
 from hybridkv.arguments import integer, members
 from hybridkv.errors import ArgumentError, Busy, Closed
 from hybridkv.pools import array_facts, dense_strides
+from hybridkv.stream_capture import refuse_capture
 from hybridkv.tiers.known_writers import KnownWriters
 from hybridkv.tiers.records import (
     Answer,
@@ -128,8 +129,11 @@ class Tier(KnownWriters):
             The tier has as many items as it takes; poll.
         Closed
             It was closed.
+        CaptureError
+            A stream captures.
         """
         self._check_own()
+        refuse_capture("tier", "bytes of the host: they are loaded now, once")
         batch = _items(items, GetItem)
         wanted = [_parts(item.parts, writable=True) for item in batch]
         order = int(chosen("priority", Priority, priority))
@@ -141,6 +145,7 @@ class Tier(KnownWriters):
     def put(self, items: Iterable[PutItem], *, timeout: float | None = None) -> int:
         """Ask to keep records. The arguments and errors are those of :meth:`get`; arrays need not be writable."""
         self._check_own()
+        refuse_capture("tier", "bytes of the host: they are stored now, once")
         batch = _items(items, PutItem)
         parts = [_parts(item.parts, writable=False) for item in batch]
         given = [
