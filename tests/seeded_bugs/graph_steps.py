@@ -42,8 +42,8 @@ BUGS = [
         "pages in another order taken",
         "a reversed view has the pages of the pool, and none where the tables say",
         BOUND,
-        "    elif step != stride and handed > 1:\n        return None\n",
-        "    elif step != stride and handed > 1 and abs(step) != stride:\n        return None\n",
+        "    step, stride, rows = facts.strides[0], array.stride, 1\n",
+        "    step, stride, rows = abs(facts.strides[0]), array.stride, 1\n",
         WRONG,
     ),
     Bug(

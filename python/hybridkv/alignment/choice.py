@@ -143,7 +143,8 @@ def _serve(group: CacheGroup, rows: int, row_bytes: int, needs: Sequence[KernelN
         if rows is None or rows * row_bytes >= _MOST_BYTES:
             return None
         size = rows * row_bytes
-        stride = rounded_up(size, multiple)
+        parts = [own * row_bytes for one in needs if (own := kernel_rows(one, rows)) not in (None, rows) and own]
+        stride = rounded_up(size, lcm(multiple, *parts))  # whole pages of a kernel that sees several in one of ours
         if any(one.coordinate_bytes and stride // one.coordinate_bytes >= COORDINATES for one in needs):
             return None  # not one such page
         return PageChoice(rows=rows, block_tokens=rows * group.tokens_per_row, page_bytes=size, page_stride=stride)
