@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hybridkv.coverage import SIZE_LIMIT, encodable, whole_number
+from hybridkv.coverage import SIZE_LIMIT, whole_number
 from hybridkv.errors import SpecError
+from hybridkv.texts import encodable
 
 
 def normal(name: str, declared: str, value: object) -> object:

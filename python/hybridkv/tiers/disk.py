@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hybridkv import _core
 from hybridkv.arguments import byte_count, count, flag
 from hybridkv.errors import ArgumentError
+from hybridkv.texts import encodable, path_text
 from hybridkv.tiers.tier import Tier, limits, windows_policy
 from hybridkv.windows import ApproximateWindows, KeepWindows
 
@@ -159,13 +160,7 @@ class DiskTier(Tier):
 
 def directory_path(path: str | os.PathLike[str]) -> str:
     """Return the path of a store as text. Raises ArgumentError where it is none."""
-    try:
-        name = os.fspath(path)
-    except TypeError:
-        raise ArgumentError("path", "a path", type(path).__name__) from None
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise ArgumentError("path", "a path of text", name)
-    return name
+    return encodable("path", path_text("path", path), ArgumentError)  # the core takes it as UTF-8
 
 
 def index_of(field: str, names: tuple[str, ...], name: str) -> int:
