@@ -12,8 +12,13 @@ from pathlib import Path
 
 from hybridkv.errors import SpecError, TierError
 from hybridkv.formats.manifest import MOST_BYTES, Manifest
+from hybridkv.regular_file import read_regular
 
-MOST_FILE_BYTES = 8 * MOST_BYTES
+MOST_MANIFESTS = 64
+"""Of a file, and that a tier knows."""
+
+MOST_FILE_BYTES = MOST_MANIFESTS * (MOST_BYTES + 1)
+"""Of a file that is read: as many as the longest that is written."""
 
 
 def read_manifests(path: Path) -> tuple[Manifest, ...]:
@@ -31,17 +36,14 @@ def read_manifests(path: Path) -> tuple[Manifest, ...]:
     Raises
     ------
     TierError
-        It cannot be read, is too long, or has a line that is no manifest. The file stays as it is.
+        It cannot be read, is a link or no file, is too long, or has a line that is no manifest. It stays as it is.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
+        data = read_regular(path, MOST_FILE_BYTES, follow=False)
     except FileNotFoundError:
         return ()
-    except OSError as why:
-        raise TierError("manifests", "a file that can be read", why) from why
-    if len(data) > MOST_FILE_BYTES:
-        raise TierError("manifests", f"a file of at most {MOST_FILE_BYTES} bytes", "more")
+    except (OSError, ValueError) as why:  # ValueError: a NUL in the name
+        raise TierError("manifests", f"a file of at most {MOST_FILE_BYTES} bytes that can be read", why) from why
     found = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
@@ -62,13 +64,16 @@ def write_manifests(path: Path, manifests: Iterable[Manifest]) -> None:
     Raises
     ------
     TierError
-        It cannot be written; what was there is there still.
+        It cannot be written, or one of them is longer than may be read; what was there is there still.
     """
+    lines = [manifest.to_bytes() for manifest in manifests]
+    if longest := max((len(line) for line in lines if len(line) > MOST_BYTES), default=0):
+        raise TierError("manifests", f"manifests of at most {MOST_BYTES} bytes", f"one of {longest}")
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.writelines(manifest.to_bytes() + b"\n" for manifest in manifests)
+            file.writelines(line + b"\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
