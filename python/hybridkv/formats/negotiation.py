@@ -126,7 +126,7 @@ def negotiate(ours: Manifest | CacheSpec, theirs: Manifest | CacheSpec) -> Agree
     -----
     Blocks of two sizes must divide one another, whichever is the larger; of a group of history they then need a
     conversion that changes pages, of any other group they are other boundaries. More tensor ranks change nothing where
-    every group is declared ``shard="replicated"`` by both sides.
+    every group is declared ``shard="replicated"`` by both sides. Groups come in one order, as records hold them.
 
     Examples
     --------
@@ -218,6 +218,12 @@ def _of_the_whole(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
             yield Difference("", name, a, b, INCOMPATIBLE, reason)
     if ours.identity != theirs.identity:
         yield from _identities(ours, theirs)
+    mine, its = (
+        tuple(group.name for group in side.groups if other.group(group.name) is not None)
+        for side, other in ((ours, theirs), (theirs, ours))
+    )
+    if mine != its:
+        yield Difference("", "groups", mine, its, INCOMPATIBLE, "records hold groups in another order")
     replicated = all(g.format is not None and g.format.shard == _REPLICATED for g in (*ours.groups, *theirs.groups))
     for f in fields(RankGeometry):
         a, b = getattr(ours.ranks, f.name), getattr(theirs.ranks, f.name)
@@ -230,12 +236,11 @@ def _of_the_whole(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
 def _identities(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
     """Name the parts that differ; where none that both know does, the whole."""
     reason = "no key of one is a key of the other"
+    a, b = ours.identity_parts, theirs.identity_parts
     parts = [
-        Difference(
-            "", f"identity.{name}", ours.identity_parts.get(name), theirs.identity_parts.get(name), INCOMPATIBLE, reason
-        )
-        for name in sorted(ours.identity_parts.keys() | theirs.identity_parts.keys())
-        if ours.identity_parts.get(name) != theirs.identity_parts.get(name)
+        Difference("", f"identity.{name}", a[name], b[name], INCOMPATIBLE, reason)
+        for name in sorted(a.keys() & b.keys())
+        if a[name] != b[name]
     ]
     whole = Difference("", "identity", ours.identity.hex(), theirs.identity.hex(), INCOMPATIBLE, reason)
     yield from parts or [whole]
