@@ -161,10 +161,12 @@ def test_what_another_model_differs_in_is_told_by_its_own_name(field: str, chang
     ids = some_ids(40) % 64
     with hk.MemoryTier(1 << 24) as tier:
         ours = written(model(0), tier, ids)
+        ours.close()
         reuse = PrefixReuse(model(0, **change) if change else model(1), tier=tier)
         assert ours.identity.differences(reuse.identity) == (field,)
         reuse.forward(ids)
         assert reuse.cache.metrics().tier_skew == {f"identity.{field}": 1}
+        reuse.close()
 
 
 def test_the_same_keys_of_another_dtype_are_refused_by_abi(v4: Any) -> None:
