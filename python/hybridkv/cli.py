@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from hybridkv.doctor.command import add_doctor
 from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError, HybridKVError
+from hybridkv.printed import printable, put
+from hybridkv.texts import path_of
 
 if TYPE_CHECKING:
     from hybridkv.replay.runs import Options
@@ -61,7 +63,7 @@ def _leave(code: int, reason: str | None, *, lost_output: bool = False) -> int:
     """Tell why, where that is possible, and see to it that the flush at exit does not fail again."""
     if reason is not None:
         with contextlib.suppress(OSError):
-            print(reason, file=sys.stderr, flush=True)
+            print(printable(reason), file=sys.stderr, flush=True)
     if lost_output and sys.stdout is not None:
         with contextlib.suppress(OSError, ValueError):  # a stdout that is no file has no number
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -152,7 +154,7 @@ def _run_demo(args: argparse.Namespace) -> int:
         "models": lambda: parts.models_part(_picture(args), shown=not args.json),
         "traces": lambda: parts.traces_part(args.trace, options, version=version_of("hybridkv"), shown=not args.json),
         "faults": parts.faults_part,
-        "disk": lambda: parts.disk_part(Path(args.disk) if args.disk else None, shown=not args.json),
+        "disk": lambda: parts.disk_part(path_of("disk", args.disk) if args.disk else None, shown=not args.json),
     }
     alone = [name for name in ("faults", "disk") if getattr(args, name) not in (None, False)]
     names = alone or (("models", "traces") if args.part == "all" else (args.part,))
@@ -160,12 +162,12 @@ def _run_demo(args: argparse.Namespace) -> int:
     for name in names:
         part = run[name]()
         if not args.json:
-            skipped = [f"No {what}: {why}" for what, why in part.skipped.items()]
-            print("\n" * bool(found) + "\n\n".join(filter(None, [part.text, *skipped])), flush=True)
+            skipped = [printable(f"No {what}: {why}") for what, why in part.skipped.items()]
+            put("\n" * bool(found) + "\n\n".join(filter(None, [part.text, *skipped])))
         found.append(part)
     if args.json:
         seconds = time.perf_counter() - began
-        print(json.dumps(parts.as_json(found, version=version_of("hybridkv"), seconds=seconds)))
+        put(json.dumps(parts.as_json(found, version=version_of("hybridkv"), seconds=seconds)))
     failures = "; ".join(part.failure for part in found if part.failure)
     if failures:
         return _leave(EXIT_FAILED, f"hybridkv demo: {failures}")
@@ -180,7 +182,7 @@ def _picture(args: argparse.Namespace) -> Path | None:
 
     if args.picture is None:
         return None if args.json else default_picture()
-    return None if args.picture == "none" else Path(args.picture)
+    return None if args.picture == "none" else path_of("picture", args.picture)
 
 
 def _add_replay(commands: _Commands[argparse.ArgumentParser]) -> None:
@@ -240,9 +242,9 @@ def _run_replay(args: argparse.Namespace) -> int:
     results = runs.replay(args.trace, options, shown=not args.json)
     seconds = time.perf_counter() - began
     if args.json:
-        print(json.dumps(report.as_json(results, options, version=version_of("hybridkv"), seconds=seconds)))
+        put(json.dumps(report.as_json(results, options, version=version_of("hybridkv"), seconds=seconds)))
     else:
-        print(report.as_text(results, options, seconds=seconds))
+        put(report.as_text(results, options, seconds=seconds))
     return EXIT_OK
 
 
@@ -295,7 +297,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
     key = None if args.key is None else store_report.digest(args.key)
     with Store(args.store) as store:
         document = store_report.inspect(store, records=args.records, key=key)
-    print(json.dumps(document) if args.json else store_report.inspect_text(document))
+    put(json.dumps(document) if args.json else store_report.inspect_text(document))
     return EXIT_OK
 
 
@@ -329,7 +331,7 @@ def _run_verify(args: argparse.Namespace) -> int:
     if args.quarantine:
         store_report.quarantine(args.store, document)
         refused = not store_report.quarantined(document)
-    print(json.dumps(document) if args.json else store_report.verify_text(document))
+    put(json.dumps(document) if args.json else store_report.verify_text(document))
     if refused:
         return _leave(EXIT_FAILED, "hybridkv verify: not every damaged record could be removed")
     return EXIT_OK if document["sound"] else EXIT_FAILED

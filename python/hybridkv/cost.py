@@ -27,6 +27,7 @@ from numbers import Real
 
 from hybridkv.arguments import count, flag, length, members
 from hybridkv.errors import ArgumentError
+from hybridkv.texts import name_of
 
 _LEAST_OBSERVED = 3
 _LONGEST_S = Fraction(10**300)  # a float has it
@@ -96,8 +97,10 @@ class Candidate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", length("tokens", self.tokens))
-        if not isinstance(self.loads, Mapping) or not all(isinstance(tier, str) for tier in self.loads):
+        if not isinstance(self.loads, Mapping):
             raise ArgumentError("loads", "a mapping of names of tiers to bytes", self.loads)
+        for tier in self.loads:
+            name_of("loads", tier)
         loads = {tier: length(f"loads[{tier!r}]", self.loads[tier]) for tier in sorted(self.loads)}
         object.__setattr__(self, "loads", {tier: size for tier, size in loads.items() if size})
         object.__setattr__(self, "replay_layer_tokens", length("replay_layer_tokens", self.replay_layer_tokens))
@@ -239,8 +242,7 @@ class Observations:
         ArgumentError
             No name, no bytes, or no time above 0.
         """
-        if not isinstance(tier, str) or not tier:
-            raise ArgumentError("tier", "a name", tier)
+        name_of("tier", tier)
         seen = _bytes(size), _positive("seconds", seconds)
         self.loads.setdefault(tier, deque(maxlen=self.most)).append(seen)
 
@@ -294,9 +296,10 @@ replay 0, recompute 0.205)'
 
     def __post_init__(self) -> None:
         tiers = self.tiers
-        named = isinstance(tiers, Mapping) and all(isinstance(name, str) for name in tiers)
-        if not named or not all(isinstance(tier, Bandwidth) for tier in tiers.values()):
+        if not isinstance(tiers, Mapping) or not all(isinstance(tier, Bandwidth) for tier in tiers.values()):
             raise ArgumentError("tiers", "a mapping of names to Bandwidth", tiers)
+        for name in tiers:
+            name_of("tiers", name)
         object.__setattr__(self, "tiers", dict(tiers))
         for name in ("tokens_per_second", "layer_tokens_per_second"):
             if getattr(self, name) is not None:

@@ -74,21 +74,6 @@ def _of_numpy(name: str) -> Any:
     return () if numpy is None else getattr(numpy, name)
 
 
-def encodable(field: str, text: str) -> str:
-    """Return a str that UTF-8 can encode, as it is.
-
-    Raises
-    ------
-    SpecError
-        It holds half of a surrogate pair.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as why:
-        raise SpecError(field, "a str that UTF-8 can encode", ascii(text)) from why
-    return text
-
-
 @dataclass(frozen=True)
 class Prefix:
     """Every block of [0, t).

@@ -11,34 +11,42 @@ import hashlib
 import hmac
 import json
 import os
-import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
+from hybridkv.checkpoint_files import (
+    PathLike,
+    Tensor,
+    chunks,
+    opened,
+    read_json,
+    safetensors_header,
+    tokenizer_files,
+    weights_files,
+    wrong,
+)
 from hybridkv.errors import ArgumentError
+from hybridkv.texts import encodable, name_of, path_of
 
-_CHUNK = 1 << 20
-_HEADER_LIMIT = 1 << 25  # bytes; the safetensors format says 100 MB, and JSON takes up to 30 times its size in memory
-_JSON_LIMIT = 1 << 25
-_TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "tekken.json", "tiktoken.model",
-)  # fmt: skip
+__all__ = [
+    "PathLike",
+    "Tensor",
+    "adapter_digest",
+    "media_digest",
+    "quantisation_settings",
+    "read_json",
+    "rope_settings",
+    "safetensors_header",
+    "scales_digest",
+    "tenant_salt",
+    "tokenizer_digest",
+    "weights_digest",
+]
+
 _ROPE = ("rope", "rotary", "max_position_embeddings", "partial_rotary_factor", "position_embedding")
 _QUANTISATION = ("quantization_config", "compression_config", "quant_method", "kv_cache_quant", "kv_cache_scheme")
 _SALT_BYTES = 32
-
-PathLike = str | os.PathLike[str]
-
-
-class Tensor(NamedTuple):
-    """A tensor of a safetensors file: its dtype and shape as stated, and where its bytes lie in the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
 
 
 def weights_digest(path: PathLike | Iterable[PathLike]) -> bytes:
@@ -58,7 +66,8 @@ def weights_digest(path: PathLike | Iterable[PathLike]) -> bytes:
     Raises
     ------
     ArgumentError
-        No such file, no safetensors file, a tensor that is in two files, a shard that is missing.
+        No such file, no safetensors file, a tensor that is in two files, a shard that is missing, an index that names
+        other tensors than its shards have.
 
     Examples
     --------
@@ -72,10 +81,13 @@ def weights_digest(path: PathLike | Iterable[PathLike]) -> bytes:
     ...     checkpoint(folder, [1, 2, 3, 4]) == checkpoint(folder, [1, 2, 3, 5])
     False
     """
-    files = _weights_files(path)
     where: dict[str, tuple[Path, Tensor]] = {}
-    for file in files:
-        for name, tensor in safetensors_header(file).items():
+    for file, named in weights_files(path):
+        header = safetensors_header(file)
+        if named is not None and named != header.keys():
+            apart = min(named ^ header.keys())
+            raise wrong(file, f"a tensor {apart[:200]!r} of which only one of this shard and its index knows")
+        for name, tensor in header.items():
             if name in where:
                 raise ArgumentError("path", "tensors of one file each", f"{name[:200]!r} in two files")
             where[name] = (file, tensor)
@@ -83,47 +95,13 @@ def weights_digest(path: PathLike | Iterable[PathLike]) -> bytes:
     for name in sorted(where):
         file, tensor = where[name]
         for part in (name, tensor.dtype, repr(tensor.shape)):
-            encoded = part.encode("utf-8", "surrogatepass")
+            encoded = part.encode()
             digest.update(len(encoded).to_bytes(8, "big") + encoded)
         digest.update((tensor.end - tensor.start).to_bytes(8, "big"))
-        with _opened(file) as stream:
-            for chunk in _chunks(stream, file, tensor.start, tensor.end):
+        with opened(file) as stream:
+            for chunk in chunks(stream, file, tensor.start, tensor.end):
                 digest.update(chunk)
     return digest.digest()
-
-
-def safetensors_header(path: PathLike) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, by name.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Raises
-    ------
-    ArgumentError
-        No such file, or not one of that format: a header that is too long or no JSON, a tensor outside the file, two
-        tensors over each other, bytes that no tensor has.
-    """
-    file = Path(path)
-    with _opened(file) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        length = int.from_bytes(stream.read(8), "little")
-        if not 2 <= length <= min(_HEADER_LIMIT, size - 8):
-            raise _wrong(file, f"a header of {length} bytes")
-        header = _json(file, stream.read(length))
-    if not isinstance(header, dict):
-        raise _wrong(file, "a header that is no mapping")
-    header.pop("__metadata__", None)
-    tensors = {name: _tensor(file, name, entry, 8 + length, size) for name, entry in header.items()}
-    reached = 8 + length
-    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
-        if tensor.start != reached:
-            raise _wrong(file, "tensors that overlap, or bytes that are no tensor's")
-        reached = tensor.end
-    if reached != size:
-        raise _wrong(file, f"{size - reached} bytes that are no tensor's")
-    return tensors
 
 
 def adapter_digest(folder: PathLike) -> bytes:
@@ -144,10 +122,10 @@ def adapter_digest(folder: PathLike) -> bytes:
     ArgumentError
         As :func:`weights_digest`; no configuration.
     """
-    root = Path(folder)
+    root = path_of("folder", folder)
     config = read_json(root / "adapter_config.json")
     if not isinstance(config, dict):
-        raise _wrong(root / "adapter_config.json", "no mapping")
+        raise wrong(root / "adapter_config.json", "no mapping")
     for name in ("base_model_name_or_path", "revision", "inference_mode", "auto_mapping"):
         config.pop(name, None)
     settings = json.dumps(config, sort_keys=True).encode()
@@ -160,7 +138,8 @@ def tokenizer_digest(path: PathLike) -> bytes:
     Parameters
     ----------
     path : path-like
-        ``tokenizer.json``, or a folder, of which every file of a tokenizer counts.
+        ``tokenizer.json``, or a folder, of which every file of a tokenizer counts, by its name: what transformers'
+        tokenizers name as theirs, every ``*.model``, ``*.spm`` and ``*.tiktoken``, and code (``tokenization_*.py``).
 
     Returns
     -------
@@ -170,19 +149,18 @@ def tokenizer_digest(path: PathLike) -> bytes:
     Raises
     ------
     ArgumentError
-        No such file, or a folder without one.
+        No such file, no regular one, or a folder without a vocabulary: settings alone are no tokenizer. Where a
+        tokenizer has none, as those over bytes, give the file of its settings.
     """
-    root = Path(path)
-    files = [root / name for name in _TOKENIZER_FILES if (root / name).is_file()] if root.is_dir() else [root]
-    if not files:
-        raise ArgumentError("path", f"a tokenizer: one of {list(_TOKENIZER_FILES)}", str(root))
-    digest = hashlib.sha256(b"hybridkv.tokenizer 1\0")
+    root = path_of("path", path)
+    files = tokenizer_files(root) if root.is_dir() else [root]
+    digest = hashlib.sha256(b"hybridkv.tokenizer 2\0")
     for file in files:
-        name = file.name.encode("utf-8", "surrogateescape") if root.is_dir() else b"tokenizer.json"
-        with _opened(file) as stream:
+        name = file.name.encode() if root.is_dir() else b"tokenizer.json"
+        with opened(file) as stream:
             size = os.fstat(stream.fileno()).st_size
             digest.update(len(name).to_bytes(8, "big") + name + size.to_bytes(8, "big"))
-            for chunk in _chunks(stream, file, 0, size):
+            for chunk in chunks(stream, file, 0, size):
                 digest.update(chunk)
     return digest.digest()
 
@@ -224,6 +202,8 @@ def scales_digest(scales: Mapping[str, Any]) -> bytes:
 
     if not isinstance(scales, Mapping) or not all(isinstance(name, str) for name in scales):
         raise ArgumentError("scales", "a mapping of names to numbers or arrays", type(scales).__name__)
+    for name in scales:
+        encodable("scales", name, ArgumentError)
     digest = hashlib.sha256(b"hybridkv.scales 1\0")
     for name in sorted(scales):
         try:
@@ -234,7 +214,7 @@ def scales_digest(scales: Mapping[str, Any]) -> bytes:
             raise ArgumentError(f"scales[{name!r}]", "a number or an array", str(array.dtype))
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         for part in (name, array.dtype.str, repr(array.shape)):
-            encoded = part.encode("utf-8", "surrogatepass")
+            encoded = part.encode()
             digest.update(len(encoded).to_bytes(8, "big") + encoded)
         digest.update(array.tobytes())
     return digest.digest()
@@ -254,7 +234,7 @@ def rope_settings(config: Mapping[str, Any] | PathLike) -> dict[str, Any]:
     ArgumentError
         No mapping, no such file.
     """
-    return _settings(config, lambda name: any(part in name for part in _ROPE))
+    return _settings(config, is_rope)
 
 
 def quantisation_settings(config: Mapping[str, Any] | PathLike) -> dict[str, Any]:
@@ -270,7 +250,17 @@ def quantisation_settings(config: Mapping[str, Any] | PathLike) -> dict[str, Any
     ArgumentError
         No mapping, no such file.
     """
-    return _settings(config, lambda name: name in ("dtype", "torch_dtype") or name.startswith(_QUANTISATION))
+    return _settings(config, is_quantisation)
+
+
+def is_rope(name: str) -> bool:
+    """Whether the name of a setting speaks of rotary embeddings or of their reach."""
+    return any(part in name for part in _ROPE)
+
+
+def is_quantisation(name: str) -> bool:
+    """Whether a setting says how weights and activations are quantised."""
+    return name in ("dtype", "torch_dtype") or name.startswith(_QUANTISATION)
 
 
 def tenant_salt(secret: bytes, tenant: str) -> bytes:
@@ -286,29 +276,11 @@ def tenant_salt(secret: bytes, tenant: str) -> bytes:
     Raises
     ------
     ArgumentError
-        A secret that is too short, a tenant without a name.
+        A secret that is too short, a tenant without a name that UTF-8 can encode.
     """
     if not isinstance(secret, bytes) or len(secret) < _SALT_BYTES:
         raise ArgumentError("secret", f"at least {_SALT_BYTES} bytes", "fewer" if isinstance(secret, bytes) else "none")
-    if not isinstance(tenant, str) or not tenant:
-        raise ArgumentError("tenant", "a name", type(tenant).__name__)
-    return hmac.new(secret, b"hybridkv.salt 1\0" + tenant.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
-
-
-def read_json(path: PathLike) -> Any:
-    """Return what a JSON file of at most 32 MiB holds.
-
-    Raises
-    ------
-    ArgumentError
-        No such file, larger, or no JSON.
-    """
-    file = Path(path)
-    with _opened(file) as stream:
-        content = stream.read(_JSON_LIMIT + 1)
-    if len(content) > _JSON_LIMIT:
-        raise _wrong(file, f"more than {_JSON_LIMIT} bytes")
-    return _json(file, content)
+    return hmac.new(secret, b"hybridkv.salt 1\0" + name_of("tenant", tenant).encode(), hashlib.sha256).digest()
 
 
 def _settings(config: Mapping[str, Any] | PathLike, counts: Any) -> dict[str, Any]:
@@ -320,85 +292,3 @@ def _settings(config: Mapping[str, Any] | PathLike, counts: Any) -> dict[str, An
     if isinstance(inner, Mapping):
         found |= {f"text_config.{n}": inner[n] for n in inner if isinstance(n, str) and counts(n)}
     return found
-
-
-def _weights_files(path: PathLike | Iterable[PathLike]) -> list[Path]:
-    if not isinstance(path, (str, os.PathLike)):
-        try:
-            files = [Path(each) for each in path]
-        except TypeError:
-            raise ArgumentError("path", "a path, or several", type(path).__name__) from None
-        if not files:
-            raise ArgumentError("path", "a path, or several", "none")
-        return files
-    root = Path(path)
-    if not root.is_dir():
-        return [root]
-    indices = sorted(root.glob("*.safetensors.index.json"))
-    if not indices:
-        files = sorted(root.glob("*.safetensors"))
-        if not files:
-            raise ArgumentError("path", "a folder with safetensors files", str(root))
-        return files
-    names: set[str] = set()
-    for index in indices:
-        names |= _shards(index)
-    return [root / name for name in sorted(names)]
-
-
-def _shards(index: Path) -> set[str]:
-    """Return the names in an index; one that leads out of the folder is refused."""
-    content = read_json(index)
-    listed = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(listed, dict) or not listed:
-        raise _wrong(index, "no weight_map")
-    for name in listed.values():
-        if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\\0"):
-            raise _wrong(index, f"a shard named {str(name)[:200]!r}")
-    return set(listed.values())
-
-
-def _tensor(file: Path, name: str, entry: object, base: int, size: int) -> Tensor:
-    try:
-        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]  # type: ignore[index]
-    except (TypeError, KeyError, ValueError):
-        raise _wrong(file, f"an entry {name[:200]!r} without dtype, shape and offsets") from None
-    numbers = [start, end, *shape] if isinstance(shape, list) else [None]
-    if not isinstance(dtype, str) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
-        raise _wrong(file, f"an entry {name[:200]!r} of other types")
-    if not start <= end <= size - base:
-        raise _wrong(file, f"a tensor {name[:200]!r} outside the file")
-    return Tensor(dtype, tuple(shape), base + start, base + end)
-
-
-def _json(file: Path, content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise _wrong(file, f"no JSON: {type(error).__name__}") from None
-
-
-def _opened(file: Path) -> BinaryIO:
-    try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for without end
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ArgumentError("path", "a file that can be read", f"{file}: {reason}") from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ArgumentError("path", "a regular file", str(file))
-    return open(fd, "rb")
-
-
-def _chunks(stream: BinaryIO, file: Path, start: int, end: int) -> Iterator[bytes]:
-    stream.seek(start)
-    while start < end:
-        chunk = stream.read(min(_CHUNK, end - start))
-        if not chunk:
-            raise _wrong(file, "fewer bytes than when it was opened")
-        start += len(chunk)
-        yield chunk
-
-
-def _wrong(file: Path, got: str) -> ArgumentError:
-    return ArgumentError("path", "a sound file", f"{file}: {got}")

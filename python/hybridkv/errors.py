@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hybridkv.frozen_mapping import FrozenMapping
+from hybridkv.printed import printable
 
 _LONGEST_TEXT = 2000  # characters of a value that a message shows
 _DEEPEST_PLAIN = 8  # containers in one another
@@ -35,7 +36,8 @@ class HybridKVError(Exception):
     Notes
     -----
     Where one of these is raised, nothing has changed. Errors can be pickled and copied; a value that is not plain
-    data travels as its text. What objects of the caller raise while they are read (a mapping's items, an iterator,
+    data travels as its text. The message is one line that can be printed: of what came, other characters are escapes.
+    What objects of the caller raise while they are read (a mapping's items, an iterator,
     an event) passes as it is; nothing has changed then either.
     """
 
@@ -47,7 +49,7 @@ class HybridKVError(Exception):
         for name, value in context.items():
             setattr(self, name, value)
         extra = "".join(f"; {name}={_text(value, repr)}" for name, value in context.items())
-        super().__init__(f"{field}: expected {_text(expected, str)}, got {_text(got, str)}{extra}")
+        super().__init__(printable(f"{field}: expected {_text(expected, str)}, got {_text(got, str)}{extra}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         expected, got = _portable(self.expected), _portable(self.got)

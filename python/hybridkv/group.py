@@ -18,7 +18,6 @@ from hybridkv.coverage import (
     Coverage,
     Prefix,
     Window,
-    encodable,
     positive_int,
     truth,
     whole_number,
@@ -27,6 +26,7 @@ from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats import KvFormat, framed_digest
 from hybridkv.frozen_mapping import FrozenMapping
 from hybridkv.kinds import StateKind
+from hybridkv.texts import encodable, name_of
 
 TOKENS_LIMIT = 2**62
 """Lengths are below it."""
@@ -150,9 +150,7 @@ class CacheGroup:
     replay_tokens: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise SpecError("name", "a non-empty str", self.name)
-        encodable("name", self.name)
+        name_of("name", self.name, SpecError)
         self._check_types()
         for name in ("page_bytes", "tokens_per_row", "alignment"):
             self._put(name, positive_int(self.field_name(name), getattr(self, name)))
@@ -304,9 +302,7 @@ class CacheGroup:
         if not isinstance(self.parts, Mapping) or not self.parts:
             raise SpecError(self.field_name("parts"), "a mapping of part names to bytes", self.parts)
         for name in self.parts:
-            if not isinstance(name, str) or not name:
-                raise SpecError(self.field_name("parts"), "names that are non-empty str", name)
-            encodable(self.field_name("parts"), name)
+            name_of(self.field_name("parts"), name, SpecError)
         sizes = self.parts.items()
         parts = {
             str.__str__(name): positive_int(self.field_name(f"parts[{name!r}]"), n, _TOTAL_LIMIT) for name, n in sizes

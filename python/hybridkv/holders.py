@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridkv.coverage import real_number
 from hybridkv.errors import ArgumentError, LeaseExpired
+from hybridkv.texts import name_of
 
 if TYPE_CHECKING:
     from hybridkv.deferred import Deferred
@@ -235,11 +236,9 @@ def label(owner: object) -> str:
     Raises
     ------
     ArgumentError
-        No text, or an empty one.
+        No text, an empty one, or one that UTF-8 cannot encode.
     """
-    if not isinstance(owner, str) or not owner:
-        raise ArgumentError("owner", "a name", owner)
-    return owner
+    return name_of("owner", owner)
 
 
 def seconds(field: str, value: object) -> float:

@@ -13,6 +13,7 @@ from typing import NoReturn
 from hybridkv.coverage import real_number, truth
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.canonical import framed_digest
+from hybridkv.texts import encodable
 
 DIGEST_BYTES = (16, 64)
 """Fewest and most bytes of a declared digest: a shorter one can be met by chance, or on purpose."""
@@ -97,7 +98,8 @@ class Identity:
     Raises
     ------
     SpecError
-        A field is None where it may not be, of another type, empty, or out of its bounds.
+        A field is None where it may not be, of another type, empty, out of its bounds, or a text
+        that UTF-8 cannot encode.
 
     Examples
     --------
@@ -154,9 +156,9 @@ class Identity:
         declared = b"".join(_framed(name) + _framed(value) for name, value in self._declared())
         extra = DECLARED_TAG + hashlib.sha256(declared).digest() + self.extra if declared else bytes(self.extra)
         return (
-            self.model.encode("utf-8", "surrogatepass"),
-            self.weights.encode("utf-8", "surrogatepass"),
-            self.adapter.encode("utf-8", "surrogatepass"),
+            self.model.encode(),
+            self.weights.encode(),
+            self.adapter.encode(),
             bytes(self.salt),
             extra,
         )
@@ -209,6 +211,8 @@ def _require(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         got = "None" if value is None else type(value).__name__
         raise SpecError(f"identity.{name}", kind.__name__, got)
+    if isinstance(value, str):
+        encodable(f"identity.{name}", value)
 
 
 def _settings(where: str, value: object) -> tuple[object, ...]:
@@ -235,12 +239,16 @@ def _plain(where: str, value: object, depth: int, left: list[int]) -> object:
             raise SpecError(where, "pairs of names and values", "something else") from None
         if not all(isinstance(key, str) for key in items):
             raise SpecError(where, "keys that are strings", [type(key).__name__ for key in items][:8])
+        for key in items:
+            encodable(where, key)
         return ("mapping", *((key, _plain(f"{where}[{key!r}]", items[key], depth + 1, left)) for key in sorted(items)))
     if isinstance(value, list) or (isinstance(value, tuple) and value[:1] == ("list",)):
         listed = value if isinstance(value, list) else value[1:]
         return ("list", *(_plain(where, item, depth + 1, left) for item in listed))
-    if value is None or isinstance(value, str):
+    if value is None:
         return value
+    if isinstance(value, str):
+        return encodable(where, value)
     if isinstance(value, tuple) and value in (("bool", False), ("bool", True)):
         return value
     if (told := truth(value)) is not None:
@@ -268,7 +276,7 @@ def _framed(value: object) -> bytes:
     elif isinstance(value, float):
         kind, body = b"f", value.hex().encode()
     elif isinstance(value, str):
-        kind, body = b"s", value.encode("utf-8", "surrogatepass")
+        kind, body = b"s", value.encode()
     elif isinstance(value, bytes):
         kind, body = b"y", value
     else:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hybridkv.errors import ArgumentError, TierError
+from hybridkv.printed import page
 from hybridkv.store_writers import writers_error_lines, writers_lines, writers_of
 from hybridkv.tiers import DiskTier, Flaw, PutItem, RecordKey, RecordKind, Store, StoredRecord, StoredRegion, TierStatus
 from hybridkv.tiers.store import STANDINGS
@@ -360,7 +361,7 @@ def inspect_text(document: Json) -> str:
         lines += [f"{document['flaws']:,} flaws in headers, footers or envelopes: hybridkv verify tells them"]
     for record in document["listed"] or ():
         lines += ["", *_listed_lines(record)]
-    return "\n".join(lines)
+    return page(lines)
 
 
 def verify_text(document: Json) -> str:
@@ -395,7 +396,7 @@ def verify_text(document: Json) -> str:
         if done["reclaimed"]:
             lines += [f"  {done['reclaimed']:,} others made room for the tombstones: the file system is full"]
     lines += ["sound" if document["sound"] else "NOT SOUND"]
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _head_lines(document: Json) -> list[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import pytest
 
 import hybridkv as hk
 from hybridkv import digests
+from hybridkv.checkpoint_files import tokenizer_files
 
 Tensors = Mapping[str, tuple[str, list[int], bytes]]
 
@@ -101,6 +103,15 @@ ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
         ({"w": {**ENTRY, "shape": "4"}}, b"1234", None),
         ({"w": 7}, b"1234", None),
         ({"w": ENTRY, "v": ENTRY}, b"1234", None),
+        (b'{"w": %s, "w": %s}' % ((json.dumps(ENTRY).encode(),) * 2), b"1234", None),
+        ({"w": {**ENTRY, "shape": [3]}}, b"1234", None),
+        ({"w": {**ENTRY, "shape": [5]}}, b"1234", None),
+        ({"w": {**ENTRY, "dtype": "F32"}}, b"1234", None),
+        ({"w": {**ENTRY, "dtype": "F4"}}, b"1234", None),
+        ({"w": {**ENTRY, "dtype": "F99"}}, b"1234", None),
+        ({"w": {**ENTRY, "shape": [2**61] * 9}}, b"1234", None),
+        ({"w": {**ENTRY, "shape": [0]}}, b"1234", None),
+        ({"\ud800": ENTRY}, b"1234", None),
     ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: Path, header: object, data: bytes, length: int | None) -> None:
@@ -136,6 +147,62 @@ def test_an_index_does_not_lead_out_of_its_folder(tmp_path: Path, name: object) 
             digests.weights_digest(folder)
 
 
+def test_shapes_that_fit_are_taken(tmp_path: Path) -> None:
+    tensors: Tensors = {
+        "four bits": ("F4", [3, 4], b"123456"),
+        "one": ("F64", [], b"12345678"),
+        "none": ("U8", [2**50, 0], b""),
+    }
+    assert len(digests.weights_digest(write(tmp_path / "x.safetensors", tensors))) == 32
+
+
+def test_a_shard_without_its_fellows_is_no_checkpoint(tmp_path: Path) -> None:
+    first = write(tmp_path / "model-00001-of-00002.safetensors", {"a": ONE["a"]})
+    with pytest.raises(hk.ArgumentError, match="shards 1 to 2 of 'model'"):
+        digests.weights_digest(tmp_path)
+    write(tmp_path / "model-00002-of-00002.safetensors", {"b": ONE["b"]})
+    whole = digests.weights_digest(tmp_path)
+    write(tmp_path / "model-00003-of-00002.safetensors", {"c": ONE["b"]})
+    with pytest.raises(hk.ArgumentError, match="and 3 is missing or one too many"):
+        digests.weights_digest(tmp_path)
+    (tmp_path / "model-00003-of-00002.safetensors").unlink()
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": first.name}}))
+    with pytest.raises(hk.ArgumentError, match="shards 1 to 2"):
+        digests.weights_digest(tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": first.name, "b": "model-00002-of-00002.safetensors"}}))
+    assert digests.weights_digest(tmp_path) == whole
+    write(tmp_path / "model-9-of-2-00000-of-99999.safetensors", {"d": ONE["b"]})  # the index does not name it
+    assert digests.weights_digest(tmp_path) == whole
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"a": "1", "b": "1"}, {"a": "2", "b": "1"}, {"a": "1"}, {"a": "1", "b": "2", "c": "2"}, {"b": "2", "c": "1"}],
+    ids=str,
+)
+def test_an_index_names_the_tensors_of_its_shards(named: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path / "1.safetensors", {"a": ONE["a"]})
+    write(tmp_path / "2.safetensors", {"b": ONE["b"]})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
+    assert digests.weights_digest(tmp_path) == digests.weights_digest(
+        [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    )
+    index.write_text(json.dumps({"weight_map": {name: f"{shard}.safetensors" for name, shard in named.items()}}))
+    if named == {"a": "1"}:  # the other shard is none of this checkpoint
+        assert digests.weights_digest(tmp_path) == digests.weights_digest(tmp_path / "1.safetensors")
+        return
+    with pytest.raises(hk.ArgumentError, match="only one of this shard and its index knows"):
+        digests.weights_digest(tmp_path)
+
+
+def test_a_name_that_a_configuration_has_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"rope_theta": 1, "rope_theta": 2}')
+    with pytest.raises(hk.ArgumentError, match="'rope_theta' twice"):
+        digests.rope_settings(tmp_path / "config.json")
+
+
 def test_an_adapter_is_its_content_and_how_it_is_applied(tmp_path: Path) -> None:
     def adapter(name: str, rank: int, content: bytes, base: str = "somewhere") -> bytes:
         folder = tmp_path / name
@@ -169,6 +236,76 @@ def test_a_tokenizer_is_all_its_files(tmp_path: Path) -> None:
     two = digests.tokenizer_digest(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{ }")
     assert len({one, two, digests.tokenizer_digest(tmp_path)}) == 3
+
+
+VOCABULARIES = (
+    *(
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer.model.v3",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "spm.model",
+    ),
+    *("vocab.json", "vocab.txt", "merges.txt", "vocab.bpe", "encoder.json", "bpe.codes", "source.spm", "target.spm"),
+    *("qwen.tiktoken", "o200k_base.tiktoken", "tiktoken.model", "tekken.json", "dict.txt", "target_vocab.json"),
+)
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_every_vocabulary_counts(name: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / name).write_text("one")
+    one = digests.tokenizer_digest(tmp_path)
+    (tmp_path / name).write_text("two")
+    assert digests.tokenizer_digest(tmp_path) != one
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "tokenization_x.py",
+        "chat_template.jinja",
+    ],
+)
+def test_settings_count_and_are_no_tokenizer(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("one")
+    with pytest.raises(hk.ArgumentError, match="a vocabulary"):
+        digests.tokenizer_digest(tmp_path)
+    (tmp_path / "vocab.json").write_text("{}")
+    one = digests.tokenizer_digest(tmp_path)
+    (tmp_path / name).write_text("two")
+    assert digests.tokenizer_digest(tmp_path) != one
+
+
+def test_a_vocabulary_that_is_no_file_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(hk.ArgumentError, match="not a regular file"):
+        digests.tokenizer_digest(tmp_path)
+
+
+def test_what_tokenizers_of_transformers_name_as_theirs_counts(tmp_path: Path) -> None:
+    """Read in the sources of the installed version, so that a new name is noticed here."""
+    transformers = pytest.importorskip("transformers")
+    named: set[str] = set()
+    for source in Path(transformers.__file__).parent.rglob("tokenization_*.py"):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+                target = node.targets[0]
+                if isinstance(target, ast.Name) and target.id.lower() == "vocab_files_names":
+                    named |= {
+                        v.value for v in node.value.values if isinstance(v, ast.Constant) and isinstance(v.value, str)
+                    }
+    assert len(named) > 20
+    (tmp_path / "vocab.txt").write_text("a")
+    for name in named:
+        (tmp_path / name).write_text("a")
+    listed = {file.name for file in tokenizer_files(tmp_path)}
+    assert named - listed == set()
 
 
 def test_settings_come_from_a_configuration(tmp_path: Path) -> None:

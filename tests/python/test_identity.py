@@ -68,6 +68,17 @@ def test_every_declared_field_alone_changes_the_key_and_is_named() -> None:
     assert len(seen) == 1 + 2 * len(DECLARED)
 
 
+def test_every_field_that_differs_is_told_by_its_own_name() -> None:
+    """In manifests and in updates; rope and quantisation were told as the whole, or not at all."""
+    fields = {**DECLARED, "model": ("m", "n"), "weights": ("r1", "r2"), "adapter": ("", "a"), "extra": (b"", b"x")}
+    for name, values in fields.items():
+        one, two = (hk.CacheSpec.homogeneous(2, 64, identity=hk.Identity(**{name: value})) for value in values)
+        told = hk.formats.negotiate(one, two)
+        assert [difference.field for difference in told.differences] == [f"identity.{name}"]
+        cache = hk.HybridCache(one, blocks=4)
+        assert cache.update_identity(two.identity, on_change="flush").fields == (name,)
+
+
 def test_fields_that_are_not_set_are_no_part_of_a_key() -> None:
     """Byte for byte: the five fields are framed as before there were others."""
     five = hk.Identity("m", "w", "a", b"s", b"x")

@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is absent: real models need it")
 pytest.importorskip("transformers", reason="transformers is absent: real models need it")
 
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
 import hybridkv as hk  # noqa: E402
 import tiny_models  # noqa: E402
 from hybridkv.adapters.transformers import PrefixReuse  # noqa: E402
@@ -137,6 +139,33 @@ def test_a_store_of_another_model_gives_nothing(change: str, v4: Any, tmp_path: 
         reuse = PrefixReuse(other, tier=tier, **PLAIN)
         row = reuse.forward(ids).rows[0]
         assert (row.usable, row.outcome, row.loaded.bytes) == (0, hk.Outcome.MISS, 0)
+        reuse.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("rope", {"rope_theta": 5e5}),
+        ("rope", {"max_position_embeddings": 1024}),
+        ("weights", {}),
+        ("extra", {"rms_norm_eps": 1e-3}),
+    ],
+)
+def test_what_another_model_differs_in_is_told_by_its_own_name(field: str, change: dict[str, Any]) -> None:
+    def model(seed: int, **more: Any) -> Any:
+        torch.manual_seed(seed)
+        sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        return LlamaForCausalLM(LlamaConfig(**{**sizes, **heads, "max_position_embeddings": 512, **more})).eval()
+
+    ids = some_ids(40) % 64
+    with hk.MemoryTier(1 << 24) as tier:
+        ours = written(model(0), tier, ids)
+        ours.close()
+        reuse = PrefixReuse(model(0, **change) if change else model(1), tier=tier)
+        assert ours.identity.differences(reuse.identity) == (field,)
+        reuse.forward(ids)
+        assert reuse.cache.metrics().tier_skew == {f"identity.{field}": 1}
         reuse.close()
 
 

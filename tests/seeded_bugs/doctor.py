@@ -7,6 +7,7 @@ from seeded_bugs import Bug
 
 ENGINES, DOCUMENTS = "python/hybridkv/doctor/engines.py", "python/hybridkv/doctor/documents.py"
 ANSWERS, COMPARISON = "python/hybridkv/doctor/answers.py", "python/hybridkv/doctor/comparison.py"
+CACHES, MANIFESTS = "python/hybridkv/doctor/cache_comparison.py", "python/hybridkv/doctor/manifests.py"
 TEST, HOSTS = "tests/python/test_doctor.py", "tests/python/test_doctor_compare.py"
 
 BUGS = [
@@ -85,10 +86,34 @@ BUGS = [
     Bug(
         "undeclared formats agree",
         "groups without a format are alike where their sizes are",
-        COMPARISON,
-        "        elif undeclared:\n",
-        "        elif undeclared and one is other:\n",
+        CACHES,
+        "if other is not None and group.format is None and",
+        "if other is None and group.format is None and",
         HOSTS,
+    ),
+    Bug(
+        "refusals of negotiate untold",
+        "doctor says that two caches do not differ where one refuses what the other wrote",
+        CACHES,
+        "    if found.reason:\n        return difference(field, ours, theirs, REFUSED,",
+        "    if found.reason:\n        return difference(field, ours, theirs, COSMETIC,",
+        f"{HOSTS}::test_compare_says_nothing_exactly_where_negotiate_agrees",
+    ),
+    Bug(
+        "facts against their manifest",
+        "facts that tell something else than the manifest beside them are believed",
+        DOCUMENTS,
+        "if told is not None and (type(told), told) != (type(value), value):",
+        "if told is not None and type(told) is not type(value):",
+        f"{HOSTS}::test_facts_that_contradict_their_manifest_are_refused",
+    ),
+    Bug(
+        "groups of one manifest twice",
+        "a group that is listed beside the manifest's own is passed over",
+        MANIFESTS,
+        "    if len(groups) != len(manifest.groups):\n",
+        "    if not groups:\n",
+        f"{HOSTS}::test_a_group_that_is_listed_twice_is_refused",
     ),
     Bug(
         "revisions overlooked",
@@ -102,8 +127,8 @@ BUGS = [
         "documents without a bound",
         "a file of any length is read whole",
         DOCUMENTS,
-        "    if len(raw) > MOST_BYTES:\n",
-        "    if len(raw) > 2 * MOST_BYTES:\n",
+        "raw = read_regular(name, MOST_BYTES)",
+        "raw = read_regular(name, 2 * MOST_BYTES)",
         TEST,
     ),
     Bug(

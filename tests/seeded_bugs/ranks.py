@@ -93,12 +93,4 @@ BUGS = [
         "if rank is None or rank < 0:",
         f"{TESTS}::test_a_rank_that_is_none_is_refused",
     ),
-    Bug(
-        "ranks of two hosts not compared",
-        "doctor calls two ranks of one model alike",
-        "python/hybridkv/doctor/comparison.py",
-        '    yield from _ranks(a.inside("ranks"), b.inside("ranks"))\n',
-        "    _ = _ranks\n",
-        "tests/python/test_doctor_compare.py",
-    ),
 ]

@@ -70,9 +70,9 @@ BUGS = [
     Bug(
         "fifo for a file",
         "something else than a file under its name is opened",
-        LINES,
-        "if not stat.S_ISREG(os.stat",
-        "if not stat.S_IMODE(os.stat",
+        "python/hybridkv/regular_file.py",
+        "if not stat.S_ISREG(os.fstat",
+        "if not stat.S_IMODE(os.fstat",
         f"{TESTS}::test_what_is_no_file_is_not_followed",
     ),
     Bug(

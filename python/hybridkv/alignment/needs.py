@@ -9,6 +9,7 @@ from typing import Any
 
 from hybridkv.coverage import positive_int, truth
 from hybridkv.errors import ArgumentError, SpecError
+from hybridkv.texts import name_of
 
 REFUSED = "refused"
 """The kernel refuses such a pool, or reads other bytes than were written."""
@@ -95,8 +96,7 @@ class KernelNeeds:
 
     def __post_init__(self) -> None:
         for name in ("name", "source"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise SpecError(f"needs.{name}", "a non-empty str", getattr(self, name))
+            name_of(f"needs.{name}", getattr(self, name), SpecError)
         for name in ("base_alignment", "page_stride_multiple", "page_bytes_multiple", "row_multiple"):
             self._put(name, positive_int(f"needs.{name}", getattr(self, name), _ALIGNMENT_LIMIT))
         for name in ("footer_row_bytes", "coordinate_bytes"):
@@ -128,8 +128,7 @@ def _choices(name: str, declared: str, values: Any) -> tuple[Any, ...]:
     if "int" in declared:
         return tuple(positive_int(where, value, _ALIGNMENT_LIMIT) for value in chosen)
     for value in chosen:
-        if not isinstance(value, str) or not value:
-            raise SpecError(where, "names that are non-empty str", value)
+        name_of(where, value, SpecError)
     return chosen
 
 

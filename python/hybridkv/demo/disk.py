@@ -36,6 +36,7 @@ from hybridkv.demo.disk_life import SPEAKERS, Said, answer, open_store, quiet, r
 from hybridkv.demo.threads import one_thread
 from hybridkv.errors import ArgumentError
 from hybridkv.keys import BlockKeys
+from hybridkv.printed import page
 from hybridkv.replay.progress import progress
 from hybridkv.tiers import RecordKind
 from hybridkv.verdict import Why
@@ -247,7 +248,7 @@ def as_text(results: Sequence[DiskResult]) -> str:
     lines = ["Conversations through a disk: held in one process, which is killed (SIGKILL), and resumed in another."]
     for result in results:
         lines += ["", *_model_lines(result)]
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _model_lines(result: DiskResult) -> list[str]:

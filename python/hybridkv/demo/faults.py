@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from hybridkv.errors import ArgumentError
+from hybridkv.printed import page
 
 _NAME = "hybridkv_fault_kit"
 
@@ -111,7 +112,7 @@ def as_text(rows: Sequence[Any]) -> str:
         in_pages, in_image = row.in_pages or "ACCEPTED", row.in_image or "ACCEPTED"
         lines.append(f"{row.name:<52} {row.kind:<10} {in_pages:<17} {in_image:<17} {moved:>9}")
     refused, silent = sum(row.is_refused for row in rows), sum(not row.raised for row in rows)
-    return "\n".join([*lines, "", f"{len(rows)} faults, {refused} refused; unchecked, {silent} of them raise nothing."])
+    return page([*lines, "", f"{len(rows)} faults, {refused} refused; unchecked, {silent} of them raise nothing."])
 
 
 def _load(kit: Path, name: str) -> ModuleType:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridkv import extras
 from hybridkv.errors import ArgumentError
+from hybridkv.printed import printable
 from hybridkv.replay import report as replay_report
 from hybridkv.replay import runs as replay_runs
 
@@ -85,7 +86,7 @@ def models_part(picture: Path | None, *, shown: bool) -> Part:
         reason = extras.absent(extras.PICTURE)
         if reason is None:
             drawn = _draw(results, picture)
-            text += f"\n\nPicture of the boundaries of one conversation: {drawn}"
+            text += f"\n\nPicture of the boundaries of one conversation: {printable(drawn)}"
         else:
             skipped["picture"] = reason
     text += f"\n\n{time.perf_counter() - began:.1f} s"

@@ -29,6 +29,7 @@ from typing import Any
 from hybridkv.demo.serving import NOISE, ModelResult, Score, Served
 from hybridkv.kinds import Check, StateKind
 from hybridkv.metrics import Metrics
+from hybridkv.printed import page
 
 SHOWN_LOSSES = 12
 """Lost hits that the text names one by one; JSON has all."""
@@ -175,7 +176,7 @@ def as_text(results: Sequence[ModelResult]) -> str:
     ]
     for result in results:
         lines += ["", *_model_lines(result)]
-    return "\n".join([*lines, "", *_legend()])
+    return page([*lines, "", *_legend()])
 
 
 def _model_lines(result: ModelResult) -> list[str]:

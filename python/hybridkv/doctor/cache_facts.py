@@ -15,13 +15,14 @@ from hybridkv.alignment import KernelNeeds
 from hybridkv.arguments import VERIFY_MODES
 from hybridkv.doctor.documents import SCHEMA, Json
 from hybridkv.doctor.host import version_of
+from hybridkv.doctor.manifests import TOLD_OF_IDENTITY, manifest_document, told_of_group
 from hybridkv.errors import ArgumentError
 from hybridkv.formats import COSMETIC, Manifest, negotiate
 from hybridkv.graph import Topology
-from hybridkv.keys import KEY_PROFILE
 
 if TYPE_CHECKING:
     from hybridkv.cache import HybridCache
+    from hybridkv.formats import GroupManifest
     from hybridkv.group import CacheGroup
 
 _MOST_DIFFERENCES = 8  # told of one writer
@@ -67,30 +68,31 @@ def cache_facts(cache: HybridCache, *, canary: Mapping[str, float] | None = None
     cache._check_usable()
     metrics = cache.metrics()
     identity = cache.spec.identity
+    manifest = cache.manifest
     return {
         "schema": SCHEMA,
         "kind": "cache",
         "hybridkv": version_of("hybridkv"),
-        "key_profile": KEY_PROFILE,
-        "unit_tokens": cache.spec.unit_tokens,
+        "key_profile": manifest.key_profile,
+        "unit_tokens": manifest.unit_tokens,
         "identity": {
-            "model": identity.model,
-            "weights": identity.weights,
-            "adapter": identity.adapter,
+            **{name: getattr(identity, name) for name in TOLD_OF_IDENTITY},
             "salted": identity.salted,
-            "fingerprint": identity.fingerprint.hex(),
+            "fingerprint": manifest.identity.hex(),
         },
-        "ranks": asdict(cache.spec.ranks),
+        "manifest": manifest_document(manifest),
         "verify": next(name for name, mode in VERIFY_MODES.items() if mode == cache._verify),
         "eviction": cache.eviction,
         "tier": None if cache.tier is None else cache.tier.name,
         "tier_writes": cache._tier_writes.mode,
         "admission": None if cache.admission is None else _plain(asdict(cache.admission)),
-        "writers": None if cache.tier is None else _writers(cache.manifest, cache.tier.manifests),
+        "writers": None if cache.tier is None else _writers(manifest, cache.tier.manifests),
         "graph_widths": dict(cache._graph_widths),
         "topologies": [_topology(topology) for topology in list(cache._topologies)],
         "canary": None if canary is None else {str(name): float(value) for name, value in canary.items()},
-        "groups": [_group(cache, group) for group in cache.spec.groups],
+        "groups": [
+            _group(cache, group, declared) for group, declared in zip(cache.spec.groups, manifest.groups, strict=True)
+        ],
         "metrics": {f.name: _plain(getattr(metrics, f.name)) for f in fields(metrics)},
     }
 
@@ -118,18 +120,13 @@ def _topology(topology: Topology) -> Json:
     }
 
 
-def _group(cache: HybridCache, group: CacheGroup) -> Json:
+def _group(cache: HybridCache, group: CacheGroup, declared: GroupManifest) -> Json:
     fmt = group.format
     named = [kernel.name for kernel in group.kernels if isinstance(kernel, KernelNeeds)]
     return {
-        "name": group.name,
-        "kind": group.kind.name.lower(),
-        "coverage": [type(group.coverage).__name__, group.coverage.parameter],
-        "block_tokens": group.block_tokens,
-        "page_bytes": group.page_bytes,
+        **told_of_group(declared),
         "pages": cache.pages[group.name],
         "format": None if fmt is None else {"layout": fmt.layout, "dtype": fmt.dtype, "namespace": fmt.namespace},
-        "fingerprint": group.fingerprint.hex(),
         "kernels": list(dict.fromkeys([*named, *cache._bound_kernels.get(group.name, ())])),
         "bound": group.name in cache._bound,
         "violations": [

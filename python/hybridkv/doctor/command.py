@@ -43,17 +43,18 @@ def add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(args: argparse.Namespace) -> int:
     from hybridkv.doctor import compare, doctor, readiness
-    from hybridkv.doctor.comparison import FALSE_HIT, LOST_HITS, REFUSED
     from hybridkv.doctor.documents import read_document
     from hybridkv.doctor.report import comparison_text, host_text
+    from hybridkv.doctor.severities import FALSE_HIT, LOST_HITS, REFUSED
     from hybridkv.errors import ArgumentError
+    from hybridkv.printed import put
 
     if args.compare is not None:
         if args.cache is not None or args.readiness:
             raise ArgumentError("compare", "no --cache and no --readiness beside it", "one of them")
         ours, theirs = (read_document(path, path, "host") for path in args.compare)
         compared = compare(ours, theirs)
-        print(json.dumps(compared) if args.json else comparison_text(compared))
+        put(json.dumps(compared) if args.json else comparison_text(compared))
         wrong = sum(compared["counts"][severity] for severity in (FALSE_HIT, REFUSED, LOST_HITS))
         return EXIT_FAILED if wrong else 0
     document = doctor()
@@ -61,5 +62,5 @@ def _run(args: argparse.Namespace) -> int:
         document["cache"] = read_document("cache", args.cache, "cache")
     if args.cache is not None or args.readiness:
         document["readiness"] = readiness(document, document.get("cache"))
-    print(json.dumps(document) if args.json else host_text(document))
+    put(json.dumps(document) if args.json else host_text(document))
     return 0

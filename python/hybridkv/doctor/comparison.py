@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hybridkv.doctor.documents import SCHEMA, Json, Reader, shown
-
-FALSE_HIT, REFUSED, LOST_HITS, UNEQUAL, COSMETIC = "false hit", "refused", "lost hits", "unequal numbers", "cosmetic"
-SEVERITIES = (FALSE_HIT, REFUSED, LOST_HITS, UNEQUAL, COSMETIC)
-"""From worst to none: bytes taken for others unless formats tell them apart; refused with a reason; keys that never
-meet; right, and not bit for bit what the other computes; nothing."""
+from hybridkv.doctor.cache_comparison import cache_differences
+from hybridkv.doctor.documents import SCHEMA, Json, Reader
+from hybridkv.doctor.severities import (
+    COSMETIC,
+    FALSE_HIT,
+    LOST_HITS,
+    REFUSED,
+    SEVERITIES,
+    UNEQUAL,
+    difference,
+)
 
 _MOST_DIFFERENCES = 1000
 
@@ -40,9 +45,9 @@ def compare(ours: Json, theirs: Json) -> Json:
         *_engines(a, b),
         *_formats(a, b),
         *_gpus(a, b),
-        *_caches(a.inside("cache"), b.inside("cache")),
+        *cache_differences(a.inside("cache"), b.inside("cache")),
     ]
-    found.sort(key=lambda difference: SEVERITIES.index(difference["severity"]))
+    found.sort(key=lambda found: SEVERITIES.index(found["severity"]))
     counts = {severity: sum(d["severity"] == severity for d in found) for severity in SEVERITIES}
     return {
         "schema": SCHEMA,
@@ -50,19 +55,6 @@ def compare(ours: Json, theirs: Json) -> Json:
         "counts": counts,
         "differences": found[:_MOST_DIFFERENCES],
         "cannot_tell": _cannot_tell(a, b),
-    }
-
-
-def _difference(field: str, ours: object, theirs: object, severity: str, consequence: str) -> Json:
-    told = [
-        value if isinstance(value, (str, int, float, bool, type(None))) else shown(value) for value in (ours, theirs)
-    ]
-    return {
-        "field": field,
-        "ours": told[0],
-        "theirs": told[1],
-        "severity": severity,
-        "consequence": consequence,
     }
 
 
@@ -93,11 +85,11 @@ def _versions(a: Reader, b: Reader) -> Iterator[Json]:
     for field, severity, consequence in _NUMBERS:
         ours, theirs = a.number(field), b.number(field)
         if ours != theirs:
-            yield _difference(field, ours, theirs, severity, consequence)
+            yield difference(field, ours, theirs, severity, consequence)
     for field, severity, consequence in _TEXTS:
         text, other = a.text(field), b.text(field)
         if text != other:
-            yield _difference(field, text, other, severity, consequence)
+            yield difference(field, text, other, severity, consequence)
 
 
 def _engines(a: Reader, b: Reader) -> Iterator[Json]:
@@ -109,7 +101,7 @@ def _engines(a: Reader, b: Reader) -> Iterator[Json]:
             continue
         field = f"engines.{name}"
         if version is None or its is None:
-            yield _difference(
+            yield difference(
                 field, version, its, COSMETIC, f"{name} runs on one of them only: nothing of its is shared"
             )
         elif not (one and one.flag("known") and other and other.flag("known")):
@@ -117,15 +109,15 @@ def _engines(a: Reader, b: Reader) -> Iterator[Json]:
                 f"nothing is known of what one of these versions of {name} writes: unless both declare their formats "
                 "and kernel_version, bytes of equal size would be taken for one's own"
             )
-            yield _difference(field, version, its, FALSE_HIT, consequence)
+            yield difference(field, version, its, FALSE_HIT, consequence)
         elif one.text("revision") != other.text("revision"):
             consequence = (
                 f"states of the same names and shapes with other numbers ({one.text('revision') or 'none'} against "
                 f"{other.text('revision') or 'none'}): a hit changes every output unless kernel_version is declared"
             )
-            yield _difference(field, version, its, FALSE_HIT, consequence)
+            yield difference(field, version, its, FALSE_HIT, consequence)
         else:
-            yield _difference(
+            yield difference(
                 field, version, its, UNEQUAL, f"both versions of {name} are known to write the same formats"
             )
 
@@ -138,18 +130,18 @@ def _formats(a: Reader, b: Reader) -> Iterator[Json]:
         if one is None or other is None:
             there: tuple[object, object] = ("written", None) if one is not None else (None, "written")
             consequence = "written on one of them only; where keys meet, the other tells it by its fingerprint: ABI"
-            yield _difference(field, *there, REFUSED, consequence)
+            yield difference(field, *there, REFUSED, consequence)
             continue
         mine, its = one.text("fingerprint"), other.text("fingerprint")
         if mine != its and mine is not None and its is not None:
             consequence = (
                 "one name, two meanings: told apart by fingerprint (ABI), and by name alone taken for one's own"
             )
-            yield _difference(field, mine, its, FALSE_HIT, consequence)
+            yield difference(field, mine, its, FALSE_HIT, consequence)
         here, there_too = one.flag("written_here"), other.flag("written_here")
         if here is not None and there_too is not None and here != there_too:
             severity, consequence = _written_on_one(one, theirs if here else ours)
-            yield _difference(f"{field}.written_here", here, there_too, severity, consequence)
+            yield difference(f"{field}.written_here", here, there_too, severity, consequence)
 
 
 def _written_on_one(entry: Reader, others: Mapping[tuple[str, str], Reader]) -> tuple[str, str]:
@@ -184,84 +176,13 @@ def _gpus(a: Reader, b: Reader) -> Iterator[Json]:
         consequence = (
             "formats whose bytes depend on the GPU family differ at equal size: declare gpu_family in the format"
         )
-        yield _difference("gpu.families", ", ".join(mine), ", ".join(its), FALSE_HIT, consequence)
+        yield difference("gpu.families", ", ".join(mine), ", ".join(its), FALSE_HIT, consequence)
     elif bool(mine) != bool(its):
         consequence = "one of them sees no GPU: whether its bytes are the other's cannot be told from here"
-        yield _difference("gpu.families", ", ".join(mine) or None, ", ".join(its) or None, UNEQUAL, consequence)
+        yield difference("gpu.families", ", ".join(mine) or None, ", ".join(its) or None, UNEQUAL, consequence)
     if (ours and ours.text("driver")) != (theirs and theirs.text("driver")):
         told = (ours and ours.text("driver"), theirs and theirs.text("driver"))
-        yield _difference("gpu.driver", *told, COSMETIC, "nothing by itself: bytes do not depend on the driver")
-
-
-def _caches(a: Reader | None, b: Reader | None) -> Iterator[Json]:
-    if a is None or b is None:
-        return
-    if a.number("unit_tokens") != b.number("unit_tokens"):
-        told = (a.number("unit_tokens"), b.number("unit_tokens"))
-        yield _difference(
-            "cache.unit_tokens", *told, LOST_HITS, "keys name other spans: no key of one is one of the other"
-        )
-    one, other = a.inside("identity"), b.inside("identity")
-    for name, consequence in _IDENTITY:
-        mine, its = (one.text(name) if one else None), (other.text(name) if other else None)
-        if mine != its:
-            yield _difference(f"cache.identity.{name}", mine, its, LOST_HITS, consequence)
-    salted, its_salt = (one.flag("salted") if one else None), (other.flag("salted") if other else None)
-    if salted != its_salt:
-        consequence = (
-            "keys of one are salted, of the other not: they never meet; whose are not can be guessed by tenants"
-        )
-        yield _difference("cache.identity.salted", salted, its_salt, LOST_HITS, consequence)
-    yield from _ranks(a.inside("ranks"), b.inside("ranks"))
-    if a.text("verify") != b.text("verify"):
-        consequence = "damaged bytes are noticed where pages are verified, and read where they are not"
-        severity = FALSE_HIT if "off" in (a.text("verify"), b.text("verify")) else COSMETIC
-        yield _difference("cache.verify", a.text("verify"), b.text("verify"), severity, consequence)
-    yield from _groups(a, b)
-
-
-def _ranks(a: Reader | None, b: Reader | None) -> Iterator[Json]:
-    if a is None or b is None:  # facts of before ranks were told
-        return
-    for name in dict.fromkeys([*a.names(), *b.names()]):
-        mine, its = a.number(name), b.number(name)
-        if mine != its:
-            consequence = "another share of the model: records of one are not the other's, but for replicated groups"
-            yield _difference(f"cache.ranks.{name}", mine, its, REFUSED, consequence)
-
-
-_IDENTITY = (
-    ("model", "another model: keys never meet"),
-    ("weights", "another revision of the weights: keys never meet, as they must not"),
-    ("adapter", "another adapter: keys never meet, as they must not"),
-    ("fingerprint", "the identity differs, in what is named here or in `extra`: keys never meet"),
-)
-
-
-def _groups(a: Reader, b: Reader) -> Iterator[Json]:
-    ours = {group.text("name") or "": group for group in a.each("groups") or []}
-    theirs = {group.text("name") or "": group for group in b.each("groups") or []}
-    for name in dict.fromkeys([*ours, *theirs]):
-        one, other, field = ours.get(name), theirs.get(name), f"cache.groups.{name}"
-        if one is None or other is None:
-            there: tuple[object, object] = ("there", None) if one is not None else (None, "there")
-            consequence = "one side keeps no such state: what it stored resumes nowhere on the other (GROUPS)"
-            yield _difference(field, *there, REFUSED, consequence)
-            continue
-        undeclared = one.inside("format") is None or other.inside("format") is None
-        if one.text("fingerprint") != other.text("fingerprint"):
-            consequence = "another format of the bytes: refused by match (ABI), or converted where only places differ"
-            told = (one.text("fingerprint"), other.text("fingerprint"))
-            yield _difference(f"{field}.fingerprint", *told, REFUSED, consequence)
-        elif undeclared:
-            consequence = (
-                "sizes agree and no format is declared: equal size proves nothing, every hit may be a false one"
-            )
-            yield _difference(f"{field}.format", None, None, FALSE_HIT, consequence)
-        if one.number("block_tokens") != other.number("block_tokens"):
-            told_blocks = (one.number("block_tokens"), other.number("block_tokens"))
-            consequence = "blocks of other lengths: usable lengths are multiples of both, what is between is lost"
-            yield _difference(f"{field}.block_tokens", *told_blocks, LOST_HITS, consequence)
+        yield difference("gpu.driver", *told, COSMETIC, "nothing by itself: bytes do not depend on the driver")
 
 
 def _cannot_tell(a: Reader, b: Reader) -> list[str]:

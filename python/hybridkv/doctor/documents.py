@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hybridkv.errors import ArgumentError
+from hybridkv.regular_file import read_regular
+from hybridkv.texts import path_text
 
 SCHEMA = 1
 """Version of the objects that doctor writes and reads: it counts up when a field means something else or goes."""
@@ -41,13 +43,11 @@ def read_document(field: str, path: str | Path, kind: str) -> Json:
     ArgumentError
         Naming what is wrong: no file, too long, no JSON, deeper than 32 levels, a name twice, another schema or kind.
     """
+    name = path_text(field, path)
     try:
-        with Path(path).open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise ArgumentError(field, "a readable file", f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    if len(raw) > MOST_BYTES:
-        raise ArgumentError(field, f"at most {MOST_BYTES} bytes", f"{path}: more")
+        raw = read_regular(name, MOST_BYTES)
+    except OSError as error:
+        raise ArgumentError(field, f"a file of at most {MOST_BYTES} bytes", f"{path}: {error.strerror}") from error
     return parse_document(field, raw, kind)
 
 
@@ -125,6 +125,16 @@ class Reader:
     def names(self) -> list[str]:
         """Names of the fields."""
         return list(self._document)
+
+    def raw(self, name: str) -> object:
+        """Return whatever is there, for who checks it."""
+        return self._document.get(name)
+
+    def require(self, name: str, value: object) -> None:
+        """Refuse a field that is told and is another value than this."""
+        told = self._document.get(name)
+        if told is not None and (type(told), told) != (type(value), value):
+            raise ArgumentError(f"{self.where}.{name}", f"{value!r}, as its manifest has", shown(told))
 
     def text(self, name: str) -> str | None:
         """Return a str."""

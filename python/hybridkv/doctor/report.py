@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from hybridkv.doctor.answers import NO, NO_CACHE
 from hybridkv.doctor.documents import Json
+from hybridkv.printed import page
 
 _PLAIN = (
     *("hybridkv", "key_profile", "format_schema", "record_version", "store_version", "cpu_features", "cuda", "python"),
@@ -25,7 +26,7 @@ def host_text(document: Json) -> str:
     lines += ["", f"kernels whose needs of a pool are known here: {', '.join(document['kernels'])}"]
     if "readiness" in document:
         lines += ["", *_readiness(document["readiness"])]
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _one_line(value: object) -> str:
@@ -82,7 +83,7 @@ def comparison_text(document: Json) -> str:
         lines.append(f"{difference['severity']}: {difference['field']}: {_side(ours)} against {_side(theirs)}")
         lines += textwrap.wrap(difference["consequence"], _WIDTH - 4, initial_indent="    ", subsequent_indent="    ")
     lines += ["cannot tell:", *(f"    {what}" for what in document["cannot_tell"])]
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _side(value: object) -> str:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hybridkv.coverage import SIZE_LIMIT, encodable, real_number, truth, whole_number
+from hybridkv.coverage import SIZE_LIMIT, real_number, truth, whole_number
 from hybridkv.errors import SpecError
 from hybridkv.frozen_mapping import FrozenMapping
+from hybridkv.texts import encodable
 
 
 def normal(name: str, declared: str, value: object) -> object:

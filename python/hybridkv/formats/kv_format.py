@@ -18,6 +18,7 @@ from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.canonical import canonical_bytes, framed_digest
 from hybridkv.formats.field_values import normal
 from hybridkv.formats.severity import CONVERTIBLE, COSMETIC, INCOMPATIBLE, Compatibility, FieldDiff
+from hybridkv.texts import name_of
 
 _TAG = "hybridkv.format"
 
@@ -259,9 +260,7 @@ class KvFormat:
 
     def __post_init__(self) -> None:
         for name in ("layout", "dtype"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise SpecError(f"format.{name}", "a non-empty str", value)
+            name_of(f"format.{name}", getattr(self, name), SpecError)
         positive_int("format.schema", self.schema)
         for f in fields(self):
             value = getattr(self, f.name)

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from hybridkv.coverage import encodable, positive_int, whole_number
+from hybridkv.coverage import positive_int, whole_number
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats.canonical import FINGERPRINT_BYTES, framed_digest
 from hybridkv.formats.documents import from_document, to_document
 from hybridkv.formats.kv_format import KvFormat
 from hybridkv.formats.ranks import RankGeometry
 from hybridkv.frozen_mapping import FrozenMapping
+from hybridkv.texts import encodable
 
 if TYPE_CHECKING:
     from hybridkv.identity import Identity
@@ -31,7 +32,6 @@ MOST_BYTES = 1 << 20
 """Of a manifest as bytes."""
 
 MOST_GROUPS = 64
-_HASHED = (str, bytes, bool, int, float, type(None))
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,14 @@ def _identity_parts(identity: Identity) -> dict[str, str]:
     found = {}
     for f in fields(identity):
         value = getattr(identity, f.name)
-        if f.name != "salt" and isinstance(value, _HASHED):
-            found[f.name] = framed_digest("hybridkv.identity.part", [(f.name, value)]).hex()
+        if f.name != "salt":
+            found[f.name] = identity_part(f.name, value)
     return found
+
+
+def identity_part(name: str, value: object) -> str:
+    """Return what stands for one part of an identity in a manifest: 32 hex digits."""
+    return framed_digest("hybridkv.identity.part", [(name, value)]).hex()
 
 
 def _group_document(group: GroupManifest) -> dict[str, Any]:

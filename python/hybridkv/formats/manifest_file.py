@@ -7,17 +7,18 @@ It is written anew as a whole: beside the old one, to the disk, then under its n
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from hybridkv.errors import SpecError, TierError
 from hybridkv.formats.manifest import MOST_BYTES, Manifest
+from hybridkv.regular_file import read_regular
 
 MOST_MANIFESTS = 64
 """Of a file, and that a tier knows."""
 
-MOST_FILE_BYTES = 8 * MOST_BYTES
+MOST_FILE_BYTES = MOST_MANIFESTS * (MOST_BYTES + 1)
+"""Of a file that is read: as many as the longest that is written."""
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -37,17 +38,14 @@ def read_manifests(path: Path) -> tuple[Manifest, ...]:
     Raises
     ------
     TierError
-        It cannot be read, is too long, or has a line that is no manifest. The file stays as it is.
+        It cannot be read, is a link or no file, is too long, or has a line that is no manifest. It stays as it is.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
+        data = read_regular(path, MOST_FILE_BYTES, follow=False)
     except FileNotFoundError:
         return ()
-    except OSError as why:
-        raise TierError("manifests", "a file that can be read", why) from why
-    if len(data) > MOST_FILE_BYTES:
-        raise TierError("manifests", f"a file of at most {MOST_FILE_BYTES} bytes", "more")
+    except (OSError, ValueError) as why:  # ValueError: a NUL in the name
+        raise TierError("manifests", f"a file of at most {MOST_FILE_BYTES} bytes that can be read", why) from why
     found, wrong = manifests_of(data)
     for line, why_not in wrong[:1]:
         raise TierError("manifests", f"a manifest on line {line}", str(why_not)) from why_not
@@ -83,34 +81,20 @@ def write_manifests(path: Path, manifests: Iterable[Manifest]) -> None:
     Raises
     ------
     TierError
-        It cannot be written; what was there is there still.
+        It cannot be written, or one of them is longer than may be read; what was there is there still.
     """
+    listed = tuple(manifests)
+    longest = max((len(manifest.to_bytes()) for manifest in listed), default=0)
+    if longest > MOST_BYTES:
+        raise TierError("manifests", f"manifests of at most {MOST_BYTES} bytes", f"one of {longest}")
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            replace_file(folder, path.name, f"{path.name}.{os.getpid()}.draft", manifests)
+            replace_file(folder, path.name, f"{path.name}.{os.getpid()}.draft", listed)
         finally:
             os.close(folder)
     except OSError as why:
         raise TierError("manifests", "a file that can be written", why) from why
-
-
-def read_regular(folder: int, name: str) -> bytes | None:
-    """Return at most one byte more than a file of manifests may have, of a regular file; None where there is none.
-
-    Raises
-    ------
-    OSError
-        It cannot be read, or is something else than a regular file, which is not opened.
-    """
-    try:
-        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise OSError("no regular file")
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(MOST_FILE_BYTES + 1)
 
 
 def replace_file(folder: int, name: str, draft: str, manifests: Iterable[Manifest]) -> None:

@@ -238,12 +238,11 @@ def _of_the_whole(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
 def _identities(ours: Manifest, theirs: Manifest) -> Iterator[Difference]:
     """Name the parts that differ; where none that both know does, the whole."""
     reason = "no key of one is a key of the other"
+    a, b = ours.identity_parts, theirs.identity_parts
     parts = [
-        Difference(
-            "", f"identity.{name}", ours.identity_parts.get(name), theirs.identity_parts.get(name), INCOMPATIBLE, reason
-        )
-        for name in sorted(ours.identity_parts.keys() | theirs.identity_parts.keys())
-        if ours.identity_parts.get(name) != theirs.identity_parts.get(name)
+        Difference("", f"identity.{name}", a[name], b[name], INCOMPATIBLE, reason)
+        for name in sorted(a.keys() & b.keys())
+        if a[name] != b[name]
     ]
     whole = Difference("", "identity", ours.identity.hex(), theirs.identity.hex(), INCOMPATIBLE, reason)
     yield from parts or [whole]

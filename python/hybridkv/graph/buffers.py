@@ -11,6 +11,7 @@ import numpy as np
 from hybridkv.errors import ArgumentError
 from hybridkv.graph.eager import Eager
 from hybridkv.pools import ArrayFacts, array_facts, is_torch
+from hybridkv.texts import encodable
 
 
 class BufferFacts(NamedTuple):
@@ -53,6 +54,7 @@ def flattened(buffers: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     for name, item in buffers.items():
         if not isinstance(name, str):
             raise ArgumentError("buffers", "names that are texts", name)
+        encodable("buffers", name, ArgumentError)
         if isinstance(item, (list, tuple)):
             flat.update({f"{name}[{number}]": (name, one) for number, one in enumerate(item)})
         else:

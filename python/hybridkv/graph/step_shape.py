@@ -13,6 +13,7 @@ from hybridkv.graph.padding import Padding, padding_of
 from hybridkv.group import CacheGroup
 from hybridkv.inspection import own_block_tokens
 from hybridkv.spec import CacheSpec
+from hybridkv.texts import name_of
 
 _WIDEST = 2**31 - 1
 
@@ -223,6 +224,8 @@ def _paddings(padding: object, name: str) -> dict[str, Padding]:
     own = padding[name]
     if not isinstance(own, Mapping):
         return {"": padding_of(f"padding[{name}]", own)}
-    if not own or not all(isinstance(kernel, str) and kernel for kernel in own):
+    if not own:
         raise ArgumentError(f"padding[{name}]", "a sentinel, or one for each kernel by name", own)
+    for kernel in own:
+        name_of(f"padding[{name}]", kernel)
     return {f".{kernel}": padding_of(f"padding[{name}][{kernel}]", value) for kernel, value in own.items()}

@@ -21,6 +21,7 @@ from hybridkv.errors import KernelContract, SpecError
 from hybridkv.page_rows import PageRows
 from hybridkv.reference.quantise import ELEMENT_BITS, SMALL_FLOATS, ScaleRule
 from hybridkv.reference.rotary import Rope
+from hybridkv.texts import name_of
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,7 @@ class RowFormat:
     interleaved: bool | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise SpecError("row_format.name", "a non-empty str", self.name)
+        name_of("row_format.name", self.name, SpecError)
         for field in ("row_bytes", "page_rows", "base_alignment", "stride_multiple"):
             positive_int(f"row_format.{field}", getattr(self, field))
         if self.data_bytes == 0:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridkv.printed import page
 from hybridkv.replay.replay import Lane
 from hybridkv.replay.runs import Options, Result, TraceResult
 
@@ -137,7 +138,7 @@ def as_text(traces: list[TraceResult], options: Options, *, seconds: float) -> s
     for found in traces:
         lines += ["", *_trace_lines(found)]
     lines += ["", *_legend(), "", f"{seconds:.1f} s"]
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _costs(traces: list[TraceResult]) -> list[str]:

@@ -8,6 +8,7 @@ block of tokens together with all before it; the last id may stand for a block t
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.errors import ArgumentError
+from hybridkv.regular_file import open_regular
+from hybridkv.texts import path_of
 
 MAX_BLOCK_ID = 2**31 - 1
 """Largest id that is expanded as it stands; a trace with larger ones has its ids numbered by first use."""
@@ -27,6 +30,9 @@ MOST_TOKENS = 2**31 - 1
 
 MOST_BLOCK_TOKENS = 2**24
 """Largest block of an id, as of a key."""
+
+MOST_LINE = 2**24
+"""Characters of the longest line that is read."""
 
 _LAST_TIME = 2**63
 _BLOCK_SIZES = tuple(1 << power for power in range(17))
@@ -119,7 +125,7 @@ def load_trace(path: str | Path, *, block_tokens: int | None = None, requests: i
         The file cannot be read, a line is no request (its number is named), lengths and ids disagree, or no
         block size follows from them.
     """
-    path = Path(path)
+    path = path_of("trace", path)
     if requests is not None and requests < 1:
         raise ArgumentError("requests", "at least 1", requests)
     if block_tokens is not None and not 1 <= block_tokens <= MOST_BLOCK_TOKENS:
@@ -158,8 +164,10 @@ def load_trace(path: str | Path, *, block_tokens: int | None = None, requests: i
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MOST_LINE + 1), ""), start=1):
+                if len(line) > MOST_LINE:
+                    raise ArgumentError(f"{path.name}:{number}", f"a line of at most {MOST_LINE} characters", "more")
                 if line.strip():
                     yield number, line
     except OSError as error:

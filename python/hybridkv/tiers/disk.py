@@ -12,6 +12,7 @@ from hybridkv.arguments import byte_count, count, flag
 from hybridkv.coverage import real_number
 from hybridkv.errors import ArgumentError
 from hybridkv.formats.manifest import Manifest
+from hybridkv.texts import encodable, path_text
 from hybridkv.tiers.tier import Tier, limits, windows_policy
 from hybridkv.tiers.writers_file import KeptWriters, WritersFile
 from hybridkv.windows import ApproximateWindows, KeepWindows
@@ -194,13 +195,7 @@ class DiskTier(Tier):
 
 def directory_path(path: str | os.PathLike[str]) -> str:
     """Return the path of a store as text. Raises ArgumentError where it is none."""
-    try:
-        name = os.fspath(path)
-    except TypeError:
-        raise ArgumentError("path", "a path", type(path).__name__) from None
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise ArgumentError("path", "a path of text", name)
-    return name
+    return encodable("path", path_text("path", path), ArgumentError)  # the core takes it as UTF-8
 
 
 def index_of(field: str, names: tuple[str, ...], name: str) -> int:

@@ -12,6 +12,7 @@ from hybridkv.errors import ArgumentError
 from hybridkv.formats.manifest import Manifest
 from hybridkv.formats.manifest_file import MOST_MANIFESTS, read_manifests, write_manifests
 from hybridkv.handles import Uncopied
+from hybridkv.texts import path_of
 
 
 class KnownWriters(Uncopied):
@@ -47,7 +48,7 @@ class KnownWriters(Uncopied):
         ArgumentError
             No Manifest.
         TierError
-            The file of :meth:`keep_manifests` cannot be written; nothing has changed.
+            The file of :meth:`keep_manifests` cannot be read or written; nothing has changed.
         """
         if not isinstance(manifest, Manifest):
             raise ArgumentError("manifest", "a Manifest", type(manifest).__name__)
@@ -60,7 +61,8 @@ class KnownWriters(Uncopied):
 
         A :class:`~hybridkv.DiskTier` does so by itself, in its own directory. What the file has is known at once, and
         from now on it has all that is known. Give the same file whenever the store is opened, before a cache is made
-        with it.
+        with it. Several tiers may keep one file: what others wrote into it is known after the next write. Of two that
+        write at one instant, one may be missing until it learns again.
 
         Parameters
         ----------
@@ -74,24 +76,23 @@ class KnownWriters(Uncopied):
         ArgumentError
             No path.
         """
-        try:
-            file = Path(path)
-        except TypeError:
-            raise ArgumentError("path", "a path", type(path).__name__) from None
+        file = path_of("path", path)
         with self._writers_lock:
             before = self._manifest_file
             self._manifest_file = file
             try:
-                self._learn(read_manifests(file))
+                self._learn(())
             except BaseException:
                 self._manifest_file = before
                 raise
 
     def _learn(self, manifests: Iterable[Manifest]) -> None:
         """Add to what is known, under the lock; in the file, where there is one, before anybody can see it."""
-        known = tuple(dict.fromkeys((*self._manifests, *manifests)))[-MOST_MANIFESTS:]
-        if self._manifest_file is not None:
-            write_manifests(self._manifest_file, known)
+        file = self._manifest_file
+        others = () if file is None else read_manifests(file)  # another tier, or process, may have written since
+        known = tuple(dict.fromkeys((*others, *self._manifests, *manifests)))[-MOST_MANIFESTS:]
+        if file is not None:
+            write_manifests(file, known)
         self._manifests = known
 
     def _is_kept(self) -> bool:

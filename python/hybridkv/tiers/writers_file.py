@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from hybridkv import _core
 from hybridkv.formats.manifest import Manifest
-from hybridkv.formats.manifest_file import MOST_FILE_BYTES, manifests_of, read_regular, replace_file
+from hybridkv.formats.manifest_file import MOST_FILE_BYTES, manifests_of, replace_file
+from hybridkv.regular_file import read_regular
 
 WRITERS, DRAFT, DAMAGED = _core.writers_files
 """Names in a store's directory: the file, the next one while it is written, and one that could not be read."""
@@ -78,13 +79,11 @@ def read_writers(folder: int) -> WritersFound:
         Empty where there is no file.
     """
     try:
-        data = read_regular(folder, WRITERS)
+        data = read_regular(WRITERS, MOST_FILE_BYTES, follow=False, folder=folder)
+    except FileNotFoundError:
+        return WritersFound((), 0, "")
     except OSError as why:
         return WritersFound((), 1, f"{WRITERS}: {why.strerror or why}")
-    if data is None:
-        return WritersFound((), 0, "")
-    if len(data) > MOST_FILE_BYTES:
-        return WritersFound((), 1, f"{WRITERS}: more than {MOST_FILE_BYTES} bytes")
     found, wrong = manifests_of(data)
     return WritersFound(found, len(wrong), "; ".join(f"{WRITERS}, line {line}: {why}" for line, why in wrong[:1]))
 

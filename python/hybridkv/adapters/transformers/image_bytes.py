@@ -31,6 +31,7 @@ from hybridkv.adapters.transformers.producer import Producer
 from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.formats import KvFormat
 from hybridkv.frozen_mapping import as_json
+from hybridkv.texts import is_encodable
 
 if TYPE_CHECKING:
     from hybridkv.adapters.transformers.image import CacheImage
@@ -266,13 +267,9 @@ def _list(where: str, value: object) -> Sequence[Any]:
 
 
 def _text(where: str, value: object, limit: int) -> str:
-    if not isinstance(value, str) or len(value) > limit or not _encodable(value):
+    if not isinstance(value, str) or len(value) > limit or not is_encodable(value):
         raise refusal("malformed", where, f"at most {limit} characters that UTF-8 can encode", type(value).__name__)
     return value
-
-
-def _encodable(value: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _number(where: str, value: object, low: int, limit: int) -> int:

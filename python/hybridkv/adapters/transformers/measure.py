@@ -22,6 +22,7 @@ from hybridkv.adapters.transformers.producer import Producer, group_format
 from hybridkv.adapters.transformers.rebuild import State, rebuilt
 from hybridkv.adapters.transformers.runner import Runner
 from hybridkv.adapters.transformers.trial import trial_ids, try_out
+from hybridkv.adapters.transformers.weights import frequencies_digest, trained_digest, whole_digest
 from hybridkv.coverage import Window
 from hybridkv.errors import UnsupportedModel
 from hybridkv.group import CacheGroup
@@ -67,7 +68,8 @@ def measured(
     replay : bool
         Mark windows and tails as rebuildable where the architecture allows it.
     identity : Identity, optional
-        Default: of the weights, of the adapters in use, and of everything else that the producer names.
+        Default: of the weights, of the adapters in use, of the rotary embedding, of quantisation, and of everything
+        else that the producer names, each in its own field.
     weights : str, optional
         What stands for the weights. Default: a digest of their content.
 
@@ -89,15 +91,20 @@ def measured(
     layout = CacheLayout(model.config, past, unit_tokens=unit_tokens)
     shapes = {place: _shape(past, place) for place in layout.places}
     try_out(runner, model.config, lambda live, tokens: rebuilt(layout, [_copied(layout, live, tokens)], tokens))
-    producer = Producer.of(model.config, layout, model=model, weights=weights)
+    frequencies = frequencies_digest(model)
+    trained = trained_digest(model) if weights is None else weights
+    whole = whole_digest(trained, frequencies) if weights is None else weights
+    producer = Producer.of(model.config, layout, model=model, weights=whole)
     groups = [_described(group, layout, shapes, producer) for group in layout.groups.values()]
     if replay and layout.family.replay:
         groups = _rebuildable(groups)
     own = identity or Identity(
         model=layout.config.model_type,
-        weights=producer.weights,
+        weights=trained,
         adapter=adapter_state(model),
-        extra=producer.digest,
+        extra=producer.rest,
+        rope={**producer.rope, "frequencies": frequencies},
+        quantisation=producer.quantisation or None,
     )
     spec = CacheSpec(unit_tokens, groups, identity=own)
     layout.groups = {group.name: group for group in spec.groups}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
@@ -23,6 +23,7 @@ import transformers
 from hybridkv.adapters.transformers import layers as cache_layers
 from hybridkv.adapters.transformers.layout import CacheLayout, text_config
 from hybridkv.adapters.transformers.weights import checkpoint_digest, weights_digest
+from hybridkv.digests import is_quantisation, is_rope
 from hybridkv.formats import COSMETIC, INCOMPATIBLE, FieldDiff, KvFormat, framed_digest
 from hybridkv.group import CacheGroup
 
@@ -142,6 +143,23 @@ class Producer:
         return framed_digest("hybridkv.producer", counted.items())
 
     @property
+    def rope(self) -> dict[str, object]:
+        """Facts of the configuration that are of the rotary embedding, or of its reach."""
+        return {name: value for name, value in self.facts.items() if _speaks_of(name, is_rope)}
+
+    @property
+    def quantisation(self) -> dict[str, object]:
+        """Facts of the configuration that say how weights and activations are quantised."""
+        return {name: value for name, value in self.facts.items() if _speaks_of(name, is_quantisation)}
+
+    @property
+    def rest(self) -> bytes:
+        """16 bytes that stand for what :attr:`digest` does, but for weights, :attr:`rope` and :attr:`quantisation`."""
+        told = {"weights", *self.rope, *self.quantisation}
+        counted = {name: value for name, value in self.facts.items() if self._counts(name) and name not in told}
+        return framed_digest("hybridkv.producer.rest", counted.items())
+
+    @property
     def model(self) -> str:
         """Architecture and configuration in one word."""
         config = {name: value for name, value in self.facts.items() if name.startswith("config.")}
@@ -224,6 +242,12 @@ def group_format(group: CacheGroup, producer: Producer, dtype: str, row_bytes: i
         kernel_version=f"transformers {producer.version}",
         producer="hybridkv.adapters.transformers",
     )
+
+
+def _speaks_of(name: str, is_of: Callable[[str], bool]) -> bool:
+    """Whether a fact is of the configuration, and a name on the way to it says that it is of something."""
+    kind, *path = name.split(".")
+    return kind == "config" and any(map(is_of, path))
 
 
 def _kernel_packages() -> Iterator[tuple[str, str]]:

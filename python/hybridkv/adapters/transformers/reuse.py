@@ -39,6 +39,7 @@ from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check, Outcome
 from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.spec import CacheSpec
+from hybridkv.texts import encodable
 from hybridkv.tiers import Tier
 from hybridkv.transfers import TIMEOUT_S, duration
 
@@ -133,6 +134,7 @@ class PrefixReuse:
         self._replay = flag("replay", replay)
         if weights is not None and not isinstance(weights, str):
             raise ArgumentError("weights", "a str or None", repr(weights))
+        encodable("weights", weights or "", ArgumentError)
         self._given_identity = identity
         verify_mode(verify)
         self._verify = verify

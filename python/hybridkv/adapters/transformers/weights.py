@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 import torch
 
 from hybridkv.errors import ArgumentError, UnsupportedModel
+from hybridkv.regular_file import open_regular, read_regular
+from hybridkv.texts import path_of
 
 _CHUNK_ELEMENTS = 2**22
 _SAMPLE_BYTES = 4096
@@ -24,6 +26,7 @@ _WINDOWS = 256  # samples of a weights file whose tensors are not told apart
 _WHOLE_LIMIT = 2**26  # bytes of a file that is read whole
 _HEADER_LIMIT = 100_000_000  # of a safetensors file, as its format says
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_FREQUENCIES = "inv_freq"  # ends the name of such a buffer in every model of transformers
 _OTHERS = (".json", ".model", ".txt", ".jinja", ".tiktoken", ".py")
 
 
@@ -47,14 +50,34 @@ def weights_digest(model: Any) -> str:
     UnsupportedModel
         A tensor without content of its own (on the meta device, or sparse).
     """
+    return whole_digest(trained_digest(model), frequencies_digest(model))
+
+
+def whole_digest(trained: str, frequencies: str) -> str:
+    """Return what stands for both, as :func:`weights_digest` does."""
+    return hashlib.sha256(f"hybridkv.weights\0{trained}{frequencies}".encode()).hexdigest()
+
+
+def trained_digest(model: Any) -> str:
+    """Return the digest of all tensors but the frequencies of rotary embeddings; else as :func:`weights_digest`."""
+    return _digest_of(model, frequencies=False)
+
+
+def frequencies_digest(model: Any) -> str:
+    """Return the digest of the frequencies of rotary embeddings: made of settings, in no checkpoint, and exchanged."""
+    return _digest_of(model, frequencies=True)
+
+
+def _digest_of(model: Any, *, frequencies: bool) -> str:
     names: dict[int, list[str]] = {}
     tensors: dict[int, torch.Tensor] = {}
-    # Buffers that are not saved count too: frequencies of a rotary embedding are among them.
-    for name, tensor in {**dict(model.named_buffers()), **model.state_dict(keep_vars=True)}.items():
-        if isinstance(tensor, torch.Tensor):
+    saved = model.state_dict(keep_vars=True)
+    # Buffers that are not saved count too.
+    for name, tensor in {**dict(model.named_buffers()), **saved}.items():
+        if isinstance(tensor, torch.Tensor) and (name not in saved and name.endswith(_FREQUENCIES)) == frequencies:
             names.setdefault(id(tensor), []).append(name)
             tensors[id(tensor)] = tensor.detach()
-    digest = hashlib.sha256(b"hybridkv.weights\0")
+    digest = hashlib.sha256(b"hybridkv.tensors\0")
     for key in sorted(names, key=lambda key: min(names[key])):
         tensor = tensors[key]
         if tensor.is_meta or tensor.layout is not torch.strided:
@@ -89,7 +112,7 @@ def checkpoint_digest(path: str | os.PathLike[str], *, times: bool = True) -> st
     ArgumentError
         ``path`` is no folder.
     """
-    folder = Path(path)
+    folder = path_of("path", path)
     if not folder.is_dir():
         raise ArgumentError("path", "a folder with weights", str(path))
     digest = hashlib.sha256(b"hybridkv.checkpoint\0")
@@ -107,7 +130,7 @@ def checkpoint_digest(path: str | os.PathLike[str], *, times: bool = True) -> st
                 if file.name.endswith(".index.json"):
                     _require_shards(content, names)
                 _put(digest, content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return f"unreadable-{uuid.uuid4().hex}"
     return digest.hexdigest()
 
@@ -128,9 +151,7 @@ def _bytes_of(tensor: torch.Tensor) -> Iterator[bytes]:
 
 
 def _whole(file: Path) -> bytes:
-    if file.stat().st_size > _WHOLE_LIMIT:
-        raise ValueError(f"{file.name} is larger than a configuration or a tokenizer")
-    return file.read_bytes()
+    return read_regular(file, _WHOLE_LIMIT)
 
 
 def _require_shards(index: bytes, names: set[str]) -> None:
@@ -140,7 +161,7 @@ def _require_shards(index: bytes, names: set[str]) -> None:
 
 
 def _put_weights(digest: Any, file: Path, times: bool) -> None:
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         facts = os.fstat(stream.fileno())
         _put(digest, f"{facts.st_size} {facts.st_mtime_ns if times else '-'}".encode())
         if file.suffix == ".safetensors":
