@@ -11,12 +11,12 @@ import hashlib
 import hmac
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from hybridkv.errors import ArgumentError
+from hybridkv.regular_file import open_regular
 
 _CHUNK = 1 << 20
 _HEADER_LIMIT = 1 << 25  # bytes; the safetensors format says 100 MB, and JSON takes up to 30 times its size in memory
@@ -380,14 +380,10 @@ def _json(file: Path, content: bytes) -> Any:
 
 def _opened(file: Path) -> BinaryIO:
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for without end
+        return open_regular(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArgumentError("path", "a file that can be read", f"{file}: {reason}") from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ArgumentError("path", "a regular file", str(file))
-    return open(fd, "rb")
 
 
 def _chunks(stream: BinaryIO, file: Path, start: int, end: int) -> Iterator[bytes]:

@@ -20,6 +20,7 @@ from hybridkv.errors import ArgumentError, SpecError
 from hybridkv.group import MOST_LAYERS, TOKENS_LIMIT, CacheGroup, Need, token_length
 from hybridkv.identity import Identity
 from hybridkv.kinds import StateKind
+from hybridkv.regular_file import read_regular
 from hybridkv.replay_reach import with_replays
 
 __all__ = ["DTYPES", "GROUPS_PER_WORD", "CacheGroup", "CacheSpec", "Need"]
@@ -29,6 +30,9 @@ GROUPS_PER_WORD = 8
 
 MOST_UNIT_TOKENS = 2**24
 """Tokens that one key can name, as in :func:`~hybridkv.block_keys`."""
+
+MOST_CONFIG_BYTES = 1 << 25
+"""Of a ``config.json``."""
 
 DTYPES = ("fp8", "bfloat16", "float32")
 """What :meth:`CacheSpec.from_config` computes rows in; "fp8" stands for the published row formats."""
@@ -372,8 +376,7 @@ def _read_config(config: Mapping[str, object] | str | os.PathLike[str]) -> Mappi
         raise ArgumentError("config", "a mapping, or the path of a config.json", config)
     try:
         path = os.path.join(config, "config.json") if os.path.isdir(config) else config
-        with open(path, encoding="utf-8") as file:
-            read = json.load(file)
+        read = json.loads(read_regular(path, MOST_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError, TypeError) as why:
         raise ArgumentError("config", "a readable JSON file", str(config), why=str(why)) from why
     if not isinstance(read, dict):

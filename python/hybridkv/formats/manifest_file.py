@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hybridkv.errors import SpecError, TierError
 from hybridkv.formats.manifest import MOST_BYTES, Manifest
+from hybridkv.regular_file import read_regular
 
 MOST_FILE_BYTES = 8 * MOST_BYTES
 
@@ -31,17 +32,14 @@ def read_manifests(path: Path) -> tuple[Manifest, ...]:
     Raises
     ------
     TierError
-        It cannot be read, is too long, or has a line that is no manifest. The file stays as it is.
+        It cannot be read, is a link or no file, is too long, or has a line that is no manifest. It stays as it is.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
+        data = read_regular(path, MOST_FILE_BYTES, follow=False)
     except FileNotFoundError:
         return ()
-    except OSError as why:
-        raise TierError("manifests", "a file that can be read", why) from why
-    if len(data) > MOST_FILE_BYTES:
-        raise TierError("manifests", f"a file of at most {MOST_FILE_BYTES} bytes", "more")
+    except (OSError, ValueError) as why:  # ValueError: a NUL in the name
+        raise TierError("manifests", f"a file of at most {MOST_FILE_BYTES} bytes that can be read", why) from why
     found = []
     for number, line in enumerate(data.splitlines(), 1):
         try:

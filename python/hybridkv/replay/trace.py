@@ -28,6 +28,9 @@ MOST_TOKENS = 2**31 - 1
 MOST_BLOCK_TOKENS = 2**24
 """Largest block of an id, as of a key."""
 
+MOST_LINE = 2**24
+"""Characters of the longest line that is read."""
+
 _LAST_TIME = 2**63
 _BLOCK_SIZES = tuple(1 << power for power in range(17))
 
@@ -159,7 +162,9 @@ def load_trace(path: str | Path, *, block_tokens: int | None = None, requests: i
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(MOST_LINE + 1), ""), start=1):
+                if len(line) > MOST_LINE:
+                    raise ArgumentError(f"{path.name}:{number}", f"a line of at most {MOST_LINE} characters", "more")
                 if line.strip():
                     yield number, line
     except OSError as error:

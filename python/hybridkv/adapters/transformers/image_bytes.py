@@ -271,7 +271,11 @@ def _text(where: str, value: object, limit: int) -> str:
 
 
 def _encodable(value: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _number(where: str, value: object, low: int, limit: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import torch
 
 from hybridkv.errors import ArgumentError, UnsupportedModel
+from hybridkv.regular_file import open_regular, read_regular
 
 _CHUNK_ELEMENTS = 2**22
 _SAMPLE_BYTES = 4096
@@ -107,7 +108,7 @@ def checkpoint_digest(path: str | os.PathLike[str], *, times: bool = True) -> st
                 if file.name.endswith(".index.json"):
                     _require_shards(content, names)
                 _put(digest, content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return f"unreadable-{uuid.uuid4().hex}"
     return digest.hexdigest()
 
@@ -128,9 +129,7 @@ def _bytes_of(tensor: torch.Tensor) -> Iterator[bytes]:
 
 
 def _whole(file: Path) -> bytes:
-    if file.stat().st_size > _WHOLE_LIMIT:
-        raise ValueError(f"{file.name} is larger than a configuration or a tokenizer")
-    return file.read_bytes()
+    return read_regular(file, _WHOLE_LIMIT)
 
 
 def _require_shards(index: bytes, names: set[str]) -> None:
@@ -140,7 +139,7 @@ def _require_shards(index: bytes, names: set[str]) -> None:
 
 
 def _put_weights(digest: Any, file: Path, times: bool) -> None:
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         facts = os.fstat(stream.fileno())
         _put(digest, f"{facts.st_size} {facts.st_mtime_ns if times else '-'}".encode())
         if file.suffix == ".safetensors":
