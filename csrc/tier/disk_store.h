@@ -49,7 +49,7 @@ struct DiskCounts {
 // What recovery hands over.
 struct DiskContent {
   Superblock superblock;
-  std::vector<std::unique_ptr<DiskRegion>> regions;  // by number; null: no such file
+  DiskRegions regions;
   std::uint64_t next_epoch = 1;
 };
 
@@ -92,7 +92,8 @@ class DiskStore {
   std::uint64_t most_record_bytes() const;
   // For tests: what a region is at.
   const DiskRegion* region(std::uint32_t number) const {
-    return number < regions_.size() ? regions_[number].get() : nullptr;
+    const auto found = regions_.find(number);
+    return found != regions_.end() ? found->second.get() : nullptr;
   }
 
  private:
@@ -327,7 +328,7 @@ class DiskStore {
   WriteAdmitter admitter_;
 
   const Superblock superblock_;
-  std::vector<std::unique_ptr<DiskRegion>> regions_;  // by number
+  DiskRegions regions_;
   std::uint64_t next_epoch_;
   std::uint32_t region_limit_;
   DiskRegion* current_ = nullptr;

@@ -16,9 +16,12 @@ from typing import Any
 from unittest import mock
 
 import hybridkv as hk
-from hybridkv import cli
+from hybridkv import cli, store_report
+from hybridkv.doctor.engines import DISTRIBUTIONS, known_of
 from hybridkv.formats import Manifest, from_document, to_document
 from hybridkv.formats.manifest_file import read_manifests
+from hybridkv.replay.pools import Windows
+from hybridkv.replay.shapes import find_shape
 from hybridkv.tiers.known_writers import KnownWriters
 
 from .kept import IN_MEMORY, Try, kept
@@ -184,6 +187,26 @@ def facts_of_caches() -> Iterator[Try]:
     reading = _reading(("cache.json",), "doctor-cache", lambda dice, named: ["--cache", *named, *_json_or_text(dice)])
     with mock.patch("hybridkv.doctor.doctor", lambda: dict(host)), reading() as one:
         yield one
+
+
+@contextmanager
+def texts() -> Iterator[Try]:
+    """What a command line names: windows, budgets, models, digests; and versions of packages, which others wrote."""
+    readers: dict[str, Callable[[str], object]] = {
+        "windows": Windows.parse,
+        "budgets": cli._budgets,
+        "model": find_shape,
+        "digest": store_report.digest,
+        "version": lambda text: [known_of(engine, text) for engine in DISTRIBUTIONS],
+    }
+    corpora = {name: [text.encode() for text in found] for name, found in kept("text").items()}
+    assert corpora.keys() == readers.keys()
+
+    def one(dice: random.Random) -> None:
+        name = dice.choice(list(readers))
+        readers[name](mutated(dice, corpora[name]).decode(errors=dice.choice(("surrogateescape", "replace"))))
+
+    yield one
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -342,31 +343,63 @@ def stores() -> Iterator[Try]:
             if dice.random() < 0.05:
                 data = bytearray(mutated(dice, [bytes(data)]))
             for name in stale - {chosen}:
-                (here / name).write_bytes(files[name])
+                _restored(here / name, files.get(name))
             stale.clear()
             stale.add(chosen)
-            (here / chosen).write_bytes(data)
-            link = here / "000099.region"
-            if dice.random() < 0.02:
-                os.symlink(outside, link)
+            _restored(here / chosen, bytes(data))
+            if dice.random() < 0.05:
+                stale.add(_stranger(dice, here, outside, files))
             try:
                 _walk(here, chosen)
                 if dice.random() < 0.3:
                     stale.update(files)
                     _read(here)
             finally:
-                link.unlink(missing_ok=True)
                 assert outside.read_bytes() == b"not the store's"
-                if len(stale) > 1:
+                if stale.issuperset(files):
                     _cleared(here)
 
         yield one
 
 
+_NAMES = (
+    *("000099.region", "000000.region", "1.region", "-00001.region", "0000001.region", "999999.region", "9e9.region"),
+    *("000001.region-8", "000001.region-9999999", "000001.REGION", "000001.region ", "superblock.new", "x" * 200),
+    *("\udcff.region", "\u0663.region"),
+)
+
+
+def _stranger(dice: random.Random, folder: Path, outside: Path, files: dict[str, bytes]) -> str:
+    """Put something into a store that is no file of its own, or has the name of one."""
+    name = dice.choice((*_NAMES, *files))
+    path = folder / name
+    path.unlink(missing_ok=True)
+    kind = dice.randrange(5)
+    if kind == 0:
+        path.symlink_to(outside)
+    elif kind == 1:
+        os.mkfifo(path)
+    elif kind == 2:
+        path.mkdir()
+    else:
+        path.write_bytes(dice.choice((b"", b"x", *files.values())))
+    return name
+
+
+def _restored(path: Path, content: bytes | None) -> None:
+    """Make a file what it was, where it was one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+
+
 def _cleared(folder: Path) -> None:
     """Remove what a tier left: it may have made, changed and removed files."""
     for path in folder.iterdir():
-        path.unlink()
+        _restored(path, None)
 
 
 def _walk(path: Path, chosen: str) -> None:
