@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,10 +28,26 @@ from hybridkv.replay import trace
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """A pipe into which nobody writes: who opens it to read waits for ever."""
+    """A pipe into which nobody writes: who opens it to read waits for ever, or as long as `not_waited_for` lets it."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     return path
+
+
+@contextmanager
+def not_waited_for() -> Iterator[None]:
+    """Interrupt what waits."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise AssertionError("a pipe was waited for")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(30)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_regular_file_is_opened_and_nothing_else(tmp_path: Path, pipe: Path) -> None:
@@ -38,7 +56,7 @@ def test_a_regular_file_is_opened_and_nothing_else(tmp_path: Path, pipe: Path) -
     link.symlink_to(file)
     assert read_regular(file, 4) == read_regular(link, 4) == b"1234"
     for path in (pipe, tmp_path, Path("/dev/zero")):
-        with pytest.raises(OSError, match="not a regular file"):
+        with pytest.raises(OSError, match="not a regular file"), not_waited_for():
             open_regular(path)
     with pytest.raises(OSError, match="symbolic links"):
         open_regular(link, follow=False)
@@ -51,11 +69,11 @@ def test_a_regular_file_is_opened_and_nothing_else(tmp_path: Path, pipe: Path) -
 
 
 def test_a_pipe_is_no_configuration_and_no_manifests(pipe: Path) -> None:
-    with pytest.raises(hk.ArgumentError, match="not a regular file"):
+    with pytest.raises(hk.ArgumentError, match="not a regular file"), not_waited_for():
         hk.CacheSpec.from_config(pipe, unit_tokens=16)
-    with pytest.raises(hk.ArgumentError, match="not a regular file"):
+    with pytest.raises(hk.ArgumentError, match="not a regular file"), not_waited_for():
         digests.rope_settings(pipe)
-    with pytest.raises(hk.TierError, match="not a regular file"):
+    with pytest.raises(hk.TierError, match="not a regular file"), not_waited_for():
         read_manifests(pipe)
 
 
@@ -105,12 +123,15 @@ def test_a_row_format_that_nests_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "model.safetensors.index.json"])
-def test_a_pipe_in_a_checkpoint_is_not_waited_for(name: str, tmp_path: Path) -> None:
-    checkpoint_digest = _checkpoint(tmp_path)
-    assert not checkpoint_digest(tmp_path).startswith("unreadable-")
-    (tmp_path / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / name)
-    assert checkpoint_digest(tmp_path).startswith("unreadable-")
+def test_a_pipe_in_a_checkpoint_is_not_waited_for(name: str, tmp_path: Path, pipe: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    checkpoint_digest = _checkpoint(folder)
+    assert not checkpoint_digest(folder).startswith("unreadable-")
+    (folder / name).unlink(missing_ok=True)
+    pipe.rename(folder / name)
+    with not_waited_for():
+        assert checkpoint_digest(folder).startswith("unreadable-")
 
 
 @pytest.mark.parametrize("offset", ["Infinity", "-Infinity", "NaN", "1e999", "null", "[]"])
