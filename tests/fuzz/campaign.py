@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from .kept import Try
 from .parsers import Parser, Typed
 
-SLOWEST = 2.0  # seconds that one input may take
+SLOWEST = 2.0  # seconds of CPU time that one input may take, of all threads
 HANGS = 60.0  # seconds after which one is taken to wait for what never comes
 GROWTH = 256 << 20  # bytes that the process may grow by meanwhile
 _FAILURES_KEPT = 5
@@ -54,7 +54,7 @@ class Told:
     inputs, refused : int
         Inputs that it read, and those of them that it refused with a typed error.
     slowest, seconds : float
-        Of one input, and of all.
+        CPU time of one input, and seconds of all.
     grown : int
         Bytes that the process grew by at its largest.
     failures : list of str
@@ -98,7 +98,7 @@ def run(parser: Parser, inputs: int, seconds: float, seed: int, *, only: int | N
 
 
 def _read(told: Told, one: Try, dice: random.Random, again: str, allowed: tuple[type[BaseException], ...]) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     try:
         told.refused += one(dice) is False
     except (*Typed, *allowed):
@@ -108,7 +108,7 @@ def _read(told: Told, one: Try, dice: random.Random, again: str, allowed: tuple[
             raise
         told.failures.append(f"{told.parser} {again}\n{traceback.format_exc()}")
     told.inputs += 1
-    took = time.monotonic() - begun
+    took = time.process_time() - begun
     told.slowest = max(told.slowest, took)
     if took > SLOWEST:
         told.failures.append(f"{told.parser} {again}: {took:.1f} s")
