@@ -18,7 +18,7 @@ RecordPlace DiskStore::place_of(const Pending& pending) const {
 }
 
 void DiskStore::gone(const RecordPlace& place) {
-  DiskRegion& region = *regions_.at(place.region);
+  DiskRegion& region = *regions_[place.region];
   --region.live;
   ++region.lingering;
   counts_.live_bytes.store(counts_.live_bytes.load() - std::uint64_t{place.units} * disk_unit);

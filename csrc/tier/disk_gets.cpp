@@ -28,7 +28,7 @@ void DiskStore::begin_get(TierOperation* operation) {
   auto get = std::make_unique<Get>();
   get->operation = operation;
   get->place = index_.place(n);
-  get->region = regions_.at(get->place.region).get();
+  get->region = regions_[get->place.region].get();
   get->epoch = get->region->epoch;
   ++get->region->readers;
   operation->engine = get.get();

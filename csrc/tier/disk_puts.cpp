@@ -60,7 +60,7 @@ bool DiskStore::known(TierOperation* operation) {
     waiter.key = operation->key;
     waiter.is_put = true;
     const RecordPlace place = index_.place(n);
-    waiter.own = regions_.at(place.region).get();
+    waiter.own = regions_[place.region].get();
     waiter.own_end = std::uint64_t{place.at + place.units} * disk_unit;
     wait_durable(std::move(waiter));
     return true;

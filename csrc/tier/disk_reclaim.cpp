@@ -221,7 +221,7 @@ void DiskStore::copy_settled(Pending& copy, bool durable) {
     return;
   }
   index_.move(copy.number, place_of(copy));
-  DiskRegion& from = *regions_.at(copy.from.region);
+  DiskRegion& from = *regions_[copy.from.region];
   --from.live;
   ++from.lingering;
   ++to.live;

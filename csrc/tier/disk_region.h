@@ -4,8 +4,6 @@
 // Thread safety: the store's thread.
 #pragma once
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,8 +52,5 @@ struct DiskRegion {
   std::uint64_t sync_covers = 0;  // of the sync under way
   bool footer_written = false;
 };
-
-// By number: those that there are, whatever numbers the names of files say.
-using DiskRegions = std::map<std::uint32_t, std::unique_ptr<DiskRegion>>;
 
 }  // namespace hkv

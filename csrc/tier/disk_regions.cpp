@@ -21,8 +21,8 @@ RegionHeader DiskStore::header_of(const DiskRegion& region) const {
 }
 
 std::uint32_t DiskStore::region_count() const {
-  return static_cast<std::uint32_t>(std::count_if(regions_.begin(), regions_.end(), [](const auto& each) {
-    return each.second->phase != RegionPhase::Absent;
+  return static_cast<std::uint32_t>(std::count_if(regions_.begin(), regions_.end(), [](const auto& region) {
+    return region->phase != RegionPhase::Absent;
   }));
 }
 
@@ -43,7 +43,7 @@ std::size_t DiskStore::unsynced_seals() const {
 }
 
 bool DiskStore::prepare_free() {
-  for (const auto& [number, region] : regions_) {
+  for (const auto& region : regions_) {
     const bool over = region->phase == RegionPhase::Sealed ||
                       (region->phase == RegionPhase::GivenUp && region->unpublished == 0);
     const bool empty = over && region->live == 0 && region->tombstones == 0;
@@ -66,21 +66,17 @@ bool DiskStore::prepare_free() {
 
 bool DiskStore::prepare_new() {
   std::uint32_t number = 0;
-  for (const auto& [taken, region] : regions_) {
-    if (taken != number || region->phase == RegionPhase::Absent) break;
-    ++number;
-  }
+  while (number < regions_.size() && regions_[number]->phase != RegionPhase::Absent) ++number;
   if (region_count() >= region_limit_ || number >= most_regions) return false;
   // Where there was no room, not again before there is more.
   const std::uint64_t free = io_.free_bytes();
   if (free < superblock_.region_bytes || free < free_wanted_) return false;
-  auto& place = regions_[number];
-  if (place == nullptr) {
-    place = std::make_unique<DiskRegion>();
-    place->number = number;
-    place->phase = RegionPhase::Absent;
+  if (number == regions_.size()) {
+    regions_.push_back(std::make_unique<DiskRegion>());
+    regions_.back()->number = number;
+    regions_.back()->phase = RegionPhase::Absent;
   }
-  DiskRegion& region = *place;
+  DiskRegion& region = *regions_[number];
   if (io_.open(region.name(), Io::Mode::Create, region.file) != 0) {
     counts_.add(counts_.io_errors, 1);
     free_wanted_ = free + superblock_.region_bytes;
@@ -107,7 +103,7 @@ void DiskStore::allocate(DiskRegion& region, bool fresh) {
 // The oldest life: nothing that is older needs its tombstones.
 DiskRegion* DiskStore::oldest() const {
   DiskRegion* out = nullptr;
-  for (const auto& [number, region] : regions_) {
+  for (const auto& region : regions_) {
     if (region->phase != RegionPhase::Sealed && region->phase != RegionPhase::GivenUp) continue;
     if (region->unpublished != 0) continue;
     if (out == nullptr || region->epoch < out->epoch) out = region.get();
@@ -121,7 +117,7 @@ bool DiskStore::will_reclaim() const {
   if (region == nullptr || region->live == 0 || region_count() < least_to_reclaim) return false;
   if (counts_.read_only.load() || region_count() < std::min(region_limit_, most_regions)) return false;
   return std::none_of(regions_.begin(), regions_.end(),
-                      [](const auto& each) { return each.second->phase == RegionPhase::Free; });
+                      [](const auto& each) { return each->phase == RegionPhase::Free; });
 }
 
 // A file system that is full before the capacity is used is no reason to give up what is stored, unless asked to.

@@ -19,7 +19,7 @@ DiskStore::DiskStore(const DiskOptions& options, Io& io, DiskIndex& index, DiskC
       regions_(std::move(content.regions)),
       next_epoch_(content.next_epoch),
       region_limit_(static_cast<std::uint32_t>(options.capacity_bytes / content.superblock.region_bytes)) {
-  for (const auto& [number, region] : regions_) {
+  for (auto& region : regions_) {
     for (const DiskIndex::Number n : region->numbers) {
       counts_.add(counts_.live_bytes, std::uint64_t{index.place(n).units} * disk_unit);
     }
@@ -51,7 +51,7 @@ std::uint64_t DiskStore::most_record_bytes() const {
 
 std::uint64_t DiskStore::lingering() const {
   std::uint64_t sum = 0;
-  for (const auto& [number, region] : regions_) sum += region->lingering;
+  for (const auto& region : regions_) sum += region->lingering;
   return sum;
 }
 

@@ -49,7 +49,7 @@ struct DiskCounts {
 // What recovery hands over.
 struct DiskContent {
   Superblock superblock;
-  DiskRegions regions;
+  std::vector<std::unique_ptr<DiskRegion>> regions;  // by number; null: no such file
   std::uint64_t next_epoch = 1;
 };
 
@@ -92,8 +92,7 @@ class DiskStore {
   std::uint64_t most_record_bytes() const;
   // For tests: what a region is at.
   const DiskRegion* region(std::uint32_t number) const {
-    const auto found = regions_.find(number);
-    return found != regions_.end() ? found->second.get() : nullptr;
+    return number < regions_.size() ? regions_[number].get() : nullptr;
   }
 
  private:
@@ -328,7 +327,7 @@ class DiskStore {
   WriteAdmitter admitter_;
 
   const Superblock superblock_;
-  DiskRegions regions_;
+  std::vector<std::unique_ptr<DiskRegion>> regions_;  // by number
   std::uint64_t next_epoch_;
   std::uint32_t region_limit_;
   DiskRegion* current_ = nullptr;

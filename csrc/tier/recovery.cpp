@@ -329,11 +329,16 @@ class Recovery {
     out.next_epoch = next_epoch_;
     for (FoundRegion& found : found_) {
       const std::uint32_t number = found.region->number;
+      while (out.regions.size() <= number) {
+        out.regions.push_back(std::make_unique<DiskRegion>());
+        out.regions.back()->number = static_cast<std::uint32_t>(out.regions.size() - 1);
+        out.regions.back()->phase = RegionPhase::Absent;
+      }
       out.regions[number] = std::move(found.region);
     }
     for (DiskIndex::Number n = 0; n < loaded_.size(); ++n) {
       if (!index_.holds(n)) continue;
-      DiskRegion& region = *out.regions.at(index_.place(n).region);
+      DiskRegion& region = *out.regions[index_.place(n).region];
       region.numbers.push_back(n);
       ++region.live;
       --region.lingering;
@@ -349,7 +354,7 @@ class Recovery {
     const std::uint64_t limit = options_.capacity_bytes / superblock_.region_bytes;
     for (std::uint64_t left = recovered_.regions; left > limit; --left) {
       DiskRegion* out = nullptr;
-      for (const auto& [number, region] : content.regions) {
+      for (const auto& region : content.regions) {
         if (region->phase == RegionPhase::Absent) continue;
         const auto rank = [](const DiskRegion& r) { return r.phase == RegionPhase::Free ? 0 : r.epoch; };
         if (out == nullptr || rank(*region) < rank(*out)) out = region.get();
@@ -357,9 +362,8 @@ class Recovery {
       for (const DiskIndex::Number n : out->numbers) {
         if (!index_.holds(n) || index_.place(n).region != out->number) continue;
         index_.erase(n, [&](const RecordPlace& place) {
-          DiskRegion& region = *content.regions.at(place.region);
-          --region.live;
-          ++region.lingering;
+          --content.regions[place.region]->live;
+          ++content.regions[place.region]->lingering;
         });
       }
       io_.close(std::exchange(out->file, no_file));
@@ -373,10 +377,9 @@ class Recovery {
       out->number = number;
       out->phase = RegionPhase::Absent;
     }
-    for (const auto& each : content.regions) {
-      DiskRegion& region = *each.second;
-      std::erase_if(region.numbers, [&](DiskIndex::Number n) {
-        return !index_.holds(n) || index_.place(n).region != region.number;
+    for (const auto& region : content.regions) {
+      std::erase_if(region->numbers, [&](DiskIndex::Number n) {
+        return !index_.holds(n) || index_.place(n).region != region->number;
       });
     }
   }

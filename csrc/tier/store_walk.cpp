@@ -61,7 +61,7 @@ StoreWalk::StoreWalk(std::unique_ptr<Io> io, const std::string& path)
     left_out_[place_number(out.place)] =
         out.why == DiskIndex::Left::Removed ? Standing::Removed : Standing::Orphan;
   }
-  for (const auto& [number, region] : content_.regions) {
+  for (const auto& region : content_.regions) {
     if (region->phase != RegionPhase::Absent) regions_.push_back(region.get());
   }
   list_files();
