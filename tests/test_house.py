@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from house import documents, headers, includes, length, optional, orders, registered, sdist, secure, stub
+from house import documents, headers, includes, length, optional, orders, parsed, registered, sdist, secure, stub
 from house.tree import PRODUCT_FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +27,7 @@ RULES: dict[str, Rule] = {
     "extras are imported where they are used": optional.lazily,
     "bytes are never run": secure.nothing_runs,
     "one function makes keys": secure.one_key_function,
+    "what parses is fuzzed": parsed.covered,
     "orders only where they may be": orders.spelled,
     "synchronizes-with is mutual": orders.graph,
     "tests have names that are collected": registered.names,
@@ -88,6 +89,19 @@ SEEDS: list[tuple[str, str, Seed]] = [
     ("one function makes keys", "core", plant("csrc/cache/seeded.h", LICENCE + "auto k = Sha256().finish();\n")),
     ("one function makes keys", "root", plant("csrc/tier/seeded.h", LICENCE + "auto r = identity_root(1, p);\n")),
     ("one function makes keys", "tip", plant("csrc/cache/seeded.h", LICENCE + "auto k = key_message::tip_key(m);\n")),
+    ("what parses is fuzzed", "JSON", plant("python/hybridkv/seeded.py", "def f(x):\n    return json.loads(x)\n")),
+    ("what parses is fuzzed", "a number", plant("python/hybridkv/tiers/seeded.py", "n = int.from_bytes(x, 'big')\n")),
+    ("what parses is fuzzed", "a record", plant("python/hybridkv/seeded.py", "a, b = struct.unpack('<II', x)\n")),
+    ("what parses is fuzzed", "a file", plant("python/hybridkv/models/seeded.py", "text = open(path).read()\n")),
+    ("what parses is fuzzed", "an array", plant("python/hybridkv/seeded.py", "x = np.frombuffer(y)\n")),
+    ("what parses is fuzzed", "lent memory", plant("python/hybridkv/seeded.py", "a = x.__array_interface__\n")),
+    ("what parses is fuzzed", "asked for", plant(
+        "python/hybridkv/seeded.py", "a = getattr(x, '__cuda_array_interface__', None)\n")),
+    ("what parses is fuzzed", "core", plant("csrc/tier/seeded.h", LICENCE + "auto n = get_le<int>(at);\n")),
+    ("what parses is fuzzed", "bytes", plant(
+        "csrc/cache/seeded.h", LICENCE + "Damage f(std::span<const std::byte> bytes);\n")),
+    ("what parses is fuzzed", "moved", swap(
+        "python/hybridkv/adapters/torch_ops/arguments.py", "json.loads(", "json.parsed(")),
     ("include ranks", "up", plant("csrc/layout/seeded.h", '#include "block/word.h"\n')),
     ("include ranks", "to the top", plant("csrc/base/seeded.h", '#include "bindings/bindings.h"\n')),
     ("include ranks", "of the same rank", plant("csrc/tier/seeded.h", '#include "block/word.h"\n')),

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             args = build_parser().parse_args(argv)
             name = f"hybridkv {args.command}"
-            code = int(args.run(args))
+            with _escaping():
+                code = int(args.run(args))
         finally:  # here, where a failure can be told, and not at exit; --help leaves by an exception too
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -57,6 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _leave(EXIT_FAILED, f"{name}: {error}", lost_output=True)
     return code
+
+
+@contextlib.contextmanager
+def _escaping() -> Iterator[None]:
+    """Print as escapes what stdout cannot encode: names and contents of files may hold half a surrogate pair."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):  # none, or one that an application put there
+        yield
+        return
+    errors = stdout.errors
+    stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # it flushes; whoever prints is told, and main flushes again
+            stdout.reconfigure(errors=errors)
 
 
 def _leave(code: int, reason: str | None, *, lost_output: bool = False) -> int:

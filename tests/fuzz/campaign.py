@@ -5,16 +5,44 @@ from __future__ import annotations
 
 import random
 import resource
+import signal
+import threading
 import time
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .parsers import Parser, Try, Typed
+from .kept import Try
+from .parsers import Parser, Typed
 
-SLOWEST = 2.0  # seconds that one input may take
+SLOWEST = 2.0  # seconds of CPU time that one input may take, of all threads
+HANGS = 60.0  # seconds after which one is taken to wait for what never comes
 GROWTH = 256 << 20  # bytes that the process may grow by meanwhile
 _FAILURES_KEPT = 5
+
+
+class Hung(BaseException):
+    """An input was given up; no parser takes it for an error of its own."""
+
+
+@contextmanager
+def _watched() -> Iterator[Callable[[], None]]:
+    """Give a function that begins an input: who waits for ever, in Python or the system, is interrupted there."""
+    if threading.current_thread() is not threading.main_thread():  # signals are that one's
+        yield lambda: None
+        return
+
+    def give_up(number: int, frame: object) -> None:
+        raise Hung(f"no end within {HANGS} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        yield lambda: signal.setitimer(signal.ITIMER_REAL, HANGS) and None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass
@@ -26,7 +54,7 @@ class Told:
     inputs, refused : int
         Inputs that it read, and those of them that it refused with a typed error.
     slowest, seconds : float
-        Of one input, and of all.
+        CPU time of one input, and seconds of all.
     grown : int
         Bytes that the process grew by at its largest.
     failures : list of str
@@ -54,10 +82,11 @@ def run(parser: Parser, inputs: int, seconds: float, seed: int, *, only: int | N
     told = Told(parser.name, 0, 0, 0.0, 0.0, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with parser.prepare() as one:
+        with parser.prepare() as one, _watched() as begins:
             begun, held = time.monotonic(), _peak()
             for number in range(inputs) if only is None else (only,):
                 dice = random.Random(f"{parser.name} {seed} {number}")
+                begins()
                 _read(told, one, dice, f"--seed {seed} --at {number}", parser.allowed)
                 if len(told.failures) >= _FAILURES_KEPT or time.monotonic() - begun > seconds:
                     break
@@ -69,7 +98,7 @@ def run(parser: Parser, inputs: int, seconds: float, seed: int, *, only: int | N
 
 
 def _read(told: Told, one: Try, dice: random.Random, again: str, allowed: tuple[type[BaseException], ...]) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     try:
         told.refused += one(dice) is False
     except (*Typed, *allowed):
@@ -79,7 +108,7 @@ def _read(told: Told, one: Try, dice: random.Random, again: str, allowed: tuple[
             raise
         told.failures.append(f"{told.parser} {again}\n{traceback.format_exc()}")
     told.inputs += 1
-    took = time.monotonic() - begun
+    took = time.process_time() - begun
     told.slowest = max(told.slowest, took)
     if took > SLOWEST:
         told.failures.append(f"{told.parser} {again}: {took:.1f} s")

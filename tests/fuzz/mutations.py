@@ -21,7 +21,7 @@ def mutated(dice: random.Random, corpus: Sequence[bytes]) -> bytes:
     """Change a member of a corpus in one to four places."""
     data = bytearray(dice.choice(corpus))
     for _ in range(dice.choice((1, 1, 1, 2, 4))):
-        data = dice.choice(_CHANGES)(dice, data, corpus)
+        data = dice.choice(_CHANGES if dice.random() < 0.98 else _SELDOM)(dice, data, corpus)
     return bytes(data)
 
 
@@ -66,8 +66,15 @@ def _splice(dice: random.Random, data: bytearray, corpus: Sequence[bytes]) -> by
     return data[: dice.randrange(len(data) + 1)] + other[dice.randrange(len(other) + 1) :]
 
 
+def _nest(dice: random.Random, data: bytearray, corpus: Sequence[bytes]) -> bytearray:
+    """End within more lists than a parser that calls itself can follow; as a rule where a value of JSON begins."""
+    starts = [0, *(at + 1 for at, byte in enumerate(data) if byte in b":[")]
+    return data[: dice.choice(starts)] + b"[" * dice.choice((900, 20_000))
+
+
 _Change = Callable[[random.Random, bytearray, Sequence[bytes]], bytearray]
 _CHANGES: tuple[_Change, ...] = (_bit, _bit, _field, _field, _cut, _drop, _repeat, _splice)
+_SELDOM: tuple[_Change, ...] = (_nest,)
 
 
 def mutated_json(dice: random.Random, document: Any) -> Any:

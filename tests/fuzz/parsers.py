@@ -18,16 +18,10 @@ import hybridkv as hk
 from hybridkv import digests
 from hybridkv.replay.trace import load_trace
 
+from .kept import DATA, IN_MEMORY, Try, kept
 from .mutations import mutated, mutated_json, text_of
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "data"
-
 Typed = (hk.HybridKVError,)
-Try = Callable[[random.Random], object]
-"""Reads an input that it makes of the dice; False: it was refused without an error."""
-
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -55,10 +49,6 @@ class Parser:
     needs: str = ""
     allowed: tuple[type[BaseException], ...] = ()
     weight: int = 100
-
-
-def _kept(name: str) -> Any:
-    return json.loads((DATA / "fuzz" / "documents.json").read_text(encoding="utf-8"))[name]
 
 
 def _documents() -> list[Any]:
@@ -141,7 +131,7 @@ def _trace_lines() -> list[str]:
 
 
 def _safetensors() -> Any:
-    header = _kept("safetensors")
+    header = kept("safetensors")
 
     def framed(document: Any, data: bytes = bytes(range(22))) -> bytes:
         text = text_of(document)
@@ -158,7 +148,7 @@ def _safetensors() -> Any:
 
 @contextmanager
 def _indices() -> Iterator[Try]:
-    index = _kept("index")
+    index = kept("index")
     header = {"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         for name in index["weight_map"].values():
@@ -178,7 +168,7 @@ def _indices() -> Iterator[Try]:
 def _token_arrays() -> Iterator[Try]:
     """Array interfaces, of memory that is there: who lends an address answers for it, not for the rest."""
     memory = bytearray(4096)
-    facts = _kept("array-interface")
+    facts = kept("array-interface")
 
     class Lent:
         __array_interface__: Any = None
@@ -202,7 +192,7 @@ def _token_arrays() -> Iterator[Try]:
 @contextmanager
 def _device_arrays() -> Iterator[Try]:
     """CUDA array interfaces: nothing is read at the address before a kernel is launched on it."""
-    facts = _kept("device-array")
+    facts = kept("device-array")
     group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, block_tokens=16)
     cache = hk.HybridCache(hk.CacheSpec(16, [group]), blocks=8)
 
@@ -220,7 +210,7 @@ def _device_arrays() -> Iterator[Try]:
 
 @contextmanager
 def _media() -> Iterator[Try]:
-    documents = _kept("media")
+    documents = kept("media")
 
     def one(dice: random.Random) -> None:
         spans = mutated_json(dice, documents)
@@ -251,19 +241,46 @@ def _images() -> Iterator[Try]:
         how = dice.random()
         if how < 0.3:
             image = mutated(dice, [sound])
+        elif how < 0.9:
+            image = _forged_image(mutated_json(dice, manifest), header, data)
         else:
-            made = dict(header)
-            if how < 0.8:
-                inner = json.dumps(mutated_json(dice, manifest), sort_keys=True, separators=(",", ":"))
-                made["__metadata__"] = {"hybridkv.image": inner}
-            else:
-                made = mutated_json(dice, header)
-            text = json.dumps(made, sort_keys=True, separators=(",", ":")).encode()
-            text += b" " * (-len(text) % 8)
-            image = len(text).to_bytes(8, "little") + text + data
-        CacheImage.from_bytes(image)
+            image = _image(mutated_json(dice, header), data)
+        read = CacheImage.from_bytes(image)
+        assert read.to_bytes() == image
 
     yield one
+
+
+def _image(header: Any, data: bytes) -> bytes:
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _forged_image(manifest: Any, header: dict[str, Any], data: bytes) -> bytes:
+    """Make an image of a manifest, its tensors and digests made right as far as they can be."""
+    from hybridkv.adapters.transformers import image, image_bytes
+    from hybridkv.adapters.transformers.image_part import checksum_of
+
+    def written() -> bytes:
+        made = dict(header)
+        with suppress(Exception):  # of parts that are none: there is no header of theirs
+            made = json.loads(image_bytes._header(manifest))
+            size = max(entry["data_offsets"][1] for name, entry in made.items() if name != "__metadata__")
+            content = (data + bytes(max(0, min(size, 1 << 16) - len(data))))[: max(size, 0)]
+            return _image(made, content)
+        inner = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+        return _image(made | {"__metadata__": {image_bytes.KEY: inner}}, data)
+
+    with suppress(Exception):  # what cannot be read has no digests
+        parts = image_bytes.decode(written())["parts"]
+        for entry, part in zip(manifest["parts"], parts, strict=True):
+            where = {name: getattr(part, name) for name in ("group", "part", "layer", "path", "position", "format")}
+            entry["checksum"] = checksum_of(part.data, **where).hex()
+        read = image_bytes.decode(written())
+        facts = (read[name] for name in ("position", "batch", "prefixes", "producer", "parts"))
+        manifest["digest"] = image._digest(*facts).hex()
+    return written()
 
 
 @contextmanager
@@ -273,14 +290,18 @@ def _row_formats() -> Iterator[Try]:
     documents = [json.loads(json.dumps(asdict(made))) for made in hk.reference.PUBLISHED.values()]
     assert all(row_format_of(json.dumps(document)) for document in documents)
 
+    corpus = [text_of(document) for document in documents]
+
     def one(dice: random.Random) -> None:
-        row_format_of(text_of(mutated_json(dice, dice.choice(documents))).decode())
+        changed = text_of(mutated_json(dice, dice.choice(documents))) if dice.random() < 0.7 else mutated(dice, corpus)
+        row_format_of(changed.decode(errors="surrogateescape"))
 
     yield one
 
 
 def parsers() -> list[Parser]:
     """Return the table."""
+    from . import documents
     from .stores import envelopes, records_under_a_cache, stores
 
     return [
@@ -290,6 +311,13 @@ def parsers() -> list[Parser]:
         Parser("trace", "request traces", _traces(), weight=50),
         Parser("safetensors", "headers of weights files", _safetensors()),
         Parser("index", "indices of weights files", _indices),
+        Parser("checkpoint", "folders of a checkpoint", documents.checkpoints, needs="transformers", weight=50),
+        Parser("format-document", "documents of formats, of both schemas", documents.format_documents),
+        Parser("manifest", "manifests, as bytes", documents.manifests),
+        Parser("manifest-file", "files of manifests, and what is no file", documents.manifest_files, weight=50),
+        Parser("doctor-compare", "facts of two hosts, as files", documents.comparisons, weight=20),
+        Parser("doctor-cache", "facts of a cache, as files", documents.facts_of_caches, weight=20),
+        Parser("text", "texts of a command line, versions of packages", documents.texts),
         Parser("array-interface", "array interfaces of token ids", _token_arrays),
         Parser("device-array", "CUDA array interfaces of pools", _device_arrays),
         Parser("media", "media spans", _media),

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ import numpy as np
 import hybridkv as hk
 from hybridkv.tiers import GetItem, Part, PutItem, RecordKey, RecordKind, Store
 
+from .kept import IN_MEMORY, Try
 from .mutations import mutated, set_field
 
 _TABLE = [0] * 256
@@ -25,11 +28,8 @@ for _byte in range(256):
         _value = _value >> 1 ^ (0x82F63B78 if _value & 1 else 0)
     _TABLE[_byte] = _value
 
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 REGION, UNIT = 64 << 10, 4096
 FIXED, ENTRY, CRC_AT = 128, 32, 124
-
-Try = Callable[[random.Random], object]
 
 
 def crc32c(data: bytes) -> int:
@@ -186,46 +186,76 @@ def _load(cache: hk.HybridCache, tier: hk.Tier, keys: hk.BlockKeys) -> None:
                 return
         else:
             idle += 1
-            for _ in range(4):
-                tier.wait(0.0005)
-                cache.poll()
+            assert tier.drain(10)
+            cache.poll()
+
+
+PREFIXES = 64
+
+
+def _prefixes(spec: hk.CacheSpec) -> list[tuple[Any, dict[RecordKey, tuple[bytes, list[bytes]]]]]:
+    """Return the token ids of prefixes that share nothing, each with its records: of blocks, a boundary and tips."""
+    made: list[tuple[Any, dict[RecordKey, tuple[bytes, list[bytes]]]]] = []
+    with Held() as store:
+        cache, _ = _bound(store, spec)
+        for number in range(PREFIXES):
+            ids = np.arange(1, 24, dtype=np.uint32) + 100 * number
+            keys = hk.block_keys(ids, 4, identity=spec.identity)
+            before = set(store.records)
+            cache.insert(keys[:5])
+            cache.insert(keys)
+            cache.offload(keys).result(10)
+            cache.evict(keys)
+            made.append((ids, {key: store.records[key] for key in store.records if key not in before}))
+        cache.close()
+    return made
 
 
 @contextmanager
 def records_under_a_cache() -> Iterator[Try]:
-    """A prefix with tips in a store that lies: it is restored, or not; a prefix of other tokens never is."""
+    """A prefix with tips in a store that lies: it is restored, or not; a prefix of other tokens never is.
+
+    A cache and its tier serve as many inputs as there are prefixes, each another prefix: opening them takes longer than
+    all else. So pages that an input does not give back are seen as well, at its end.
+    """
     spec = _small_model()
-    ids = np.arange(1, 24, dtype=np.uint32)
-    keys = hk.block_keys(ids, 4, identity=spec.identity)
-    store = Held()
-    cache, _ = _bound(store, spec)
-    cache.insert(keys[:5])
-    cache.insert(keys)
-    cache.offload(keys).result(10)
-    records = dict(store.records)
-    asked = hk.block_keys(np.arange(1, 27, dtype=np.uint32), 4, identity=spec.identity)
-    cache.close()
-    store.close()
+    prefixes = _prefixes(spec)
+    with contextlib.ExitStack() as opened:
+        left: list[tuple[Any, dict[RecordKey, tuple[bytes, list[bytes]]]]] = []
+        now: list[Any] = []
 
-    def one(dice: random.Random) -> bool:
-        with Held() as tier:
-            tier.records = dict(records)
-            turned = dice.sample(sorted(records, key=repr), dice.choice((1, 2, len(records))))
-            for key in turned:
-                tier.records[key] = _forged_record(dice, *records[key])
-            again, _ = _bound(tier, spec)
-            _load(again, tier, asked)
-            verdict = again.match(asked)
-            if verdict.lease is not None:
-                assert verdict.usable_tokens <= keys.tokens
-                verdict.lease.release()
-            other = hk.block_keys(ids + 1, 4, identity=spec.identity)
-            assert again.match(other).outcome is hk.Outcome.MISS
-            assert again.verify()
-            again.close()
-            return bool(verdict.usable_tokens == keys.tokens)
+        def one(dice: random.Random) -> bool:
+            if not left:
+                opened.close()
+                left.extend(prefixes)
+                tier = opened.enter_context(Held())
+                cache, _ = _bound(tier, spec)
+                opened.callback(cache.close)
+                now[:] = tier, cache
+            return _lied_to(dice, *now, *left.pop())
 
-    yield one
+        yield one
+
+
+def _lied_to(dice: random.Random, tier: Held, cache: hk.HybridCache, ids: Any, records: Any) -> bool:
+    identity = cache.spec.identity
+    tier.records = dict(records)
+    for key in dice.sample(sorted(records, key=repr), dice.choice((1, 2, len(records)))):
+        tier.records[key] = _forged_record(dice, *records[key])
+    beyond = np.append(ids, ids[:3] + 50)
+    asked = hk.block_keys(beyond, 4, identity=identity)
+    _load(cache, tier, asked)
+    verdict = cache.match(asked)
+    if verdict.lease is not None:
+        assert verdict.usable_tokens <= len(ids)
+        verdict.lease.release()
+    other = hk.block_keys(ids + 1, 4, identity=identity)
+    assert cache.match(other).outcome is hk.Outcome.MISS
+    assert cache.verify()
+    for length in range(len(beyond), len(ids) - 3, -1):  # of a tip with its own keys alone
+        cache.evict(hk.block_keys(beyond[:length], 4, identity=identity))
+    assert all(counts.free == cache.pages[name] for name, counts in cache.metrics().pages.items())
+    return bool(verdict.usable_tokens == len(ids))
 
 
 _SUPERBLOCK = (32, ((0, 4), (4, 4), (8, 8), (24, 8)))
@@ -301,37 +331,84 @@ def stores() -> Iterator[Try]:
         outside = Path(folder) / "outside"
         outside.write_bytes(b"not the store's")
 
+        stale = set(files)  # names of what is not as in the sound store
+
         def one(dice: random.Random) -> None:
-            for path in here.iterdir():
-                path.unlink()
             chosen = dice.choice([name for name in sorted(files) if name.endswith(".region")] * 3 + ["superblock"])
-            for name, content in files.items():
-                data = bytearray(content)
-                if name == chosen:
-                    if name == "superblock":
-                        _forge_head(dice, data, 0, _SUPERBLOCK)
-                    else:
-                        _forge_region(dice, data)
-                    if dice.random() < 0.05:
-                        data = bytearray(mutated(dice, [bytes(data)]))
-                (here / name).write_bytes(data)
-            if dice.random() < 0.02:
-                os.symlink(outside, here / "000099.region")
+            data = bytearray(files[chosen])
+            if chosen == "superblock":
+                _forge_head(dice, data, 0, _SUPERBLOCK)
+            else:
+                _forge_region(dice, data)
+            if dice.random() < 0.05:
+                data = bytearray(mutated(dice, [bytes(data)]))
+            for name in stale - {chosen}:
+                _restored(here / name, files.get(name))
+            stale.clear()
+            stale.add(chosen)
+            _restored(here / chosen, bytes(data))
+            if dice.random() < 0.05:
+                stale.add(_stranger(dice, here, outside, files))
             try:
-                _walk(here)
+                _walk(here, chosen)
                 if dice.random() < 0.3:
+                    stale.update(files)
                     _read(here)
             finally:
                 assert outside.read_bytes() == b"not the store's"
+                if stale.issuperset(files):
+                    _cleared(here)
 
         yield one
 
 
-def _walk(path: Path) -> None:
+_NAMES = (
+    *("000099.region", "000000.region", "1.region", "-00001.region", "0000001.region", "999999.region", "9e9.region"),
+    *("000001.region-8", "000001.region-9999999", "000001.REGION", "000001.region ", "superblock.new", "x" * 200),
+    *("\udcff.region", "\u0663.region"),
+)
+
+
+def _stranger(dice: random.Random, folder: Path, outside: Path, files: dict[str, bytes]) -> str:
+    """Put something into a store that is no file of its own, or has the name of one."""
+    name = dice.choice((*_NAMES, *files))
+    path = folder / name
+    path.unlink(missing_ok=True)
+    kind = dice.randrange(5)
+    if kind == 0:
+        path.symlink_to(outside)
+    elif kind == 1:
+        os.mkfifo(path)
+    elif kind == 2:
+        path.mkdir()
+    else:
+        path.write_bytes(dice.choice((b"", b"x", *files.values())))
+    return name
+
+
+def _restored(path: Path, content: bytes | None) -> None:
+    """Make a file what it was, where it was one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+
+
+def _cleared(folder: Path) -> None:
+    """Remove what a tier left: it may have made, changed and removed files."""
+    for path in folder.iterdir():
+        _restored(path, None)
+
+
+def _walk(path: Path, chosen: str) -> None:
+    """Walk over all of it, and read the part tables of the region that is not sound; the others' are as they were."""
     with Store(path, engine="threads", direct=False, depth=1) as opened:
         for region in opened.regions(every_byte=True):
-            for record in region.records:
-                opened.parts(region, record)
+            if chosen in ("superblock", region.file):
+                for record in region.records:
+                    opened.parts(region, record)
         opened.lost_with([_key(1)])
 
 

@@ -269,6 +269,14 @@ def test_a_bad_field_is_refused_by_name(field: str, bad: Any) -> None:
     assert f"format.{field}" in caught.value.field
 
 
+@pytest.mark.parametrize("field", [f.name for f in fields(KvFormat) if f.type == "str | None"])
+def test_an_empty_text_declares_nothing(field: str) -> None:
+    """Found by a fuzz run: it was another format of the same fingerprint."""
+    plain, empty = KvFormat("a", "bfloat16"), KvFormat("a", "bfloat16", **{field: ""})  # type: ignore[arg-type]
+    assert empty == plain and empty.fingerprint == plain.fingerprint and empty.diff(plain) == []
+    assert compatible(plain, empty) is Compatibility.EXACT
+
+
 def test_what_is_no_format_is_refused() -> None:
     for bad in (None, "fp8", 3):
         with pytest.raises(ArgumentError, match="other"):

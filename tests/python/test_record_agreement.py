@@ -8,8 +8,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 import hybridkv as hk
 from hybridkv.formats import Manifest, negotiate
 from hybridkv.formats.severity import COSMETIC

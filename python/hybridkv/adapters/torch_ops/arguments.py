@@ -100,6 +100,6 @@ def row_format_of(text: str) -> RowFormat:
         return RowFormat(**fields | {"parts": parts})
     except SpecError as error:
         raise KernelContract(error.field, error.expected, error.got) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # RecursionError: nested without end
         expected = f"one of {sorted(PUBLISHED)}, or the text of schema_arguments(row_format=)"
         raise KernelContract("row_format", expected, text) from error
