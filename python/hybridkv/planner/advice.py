@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from hybridkv.planner.retention import Retention
     from hybridkv.planner.units import Unit
 
+HYBRID, HOMOGENEOUS = "hybrid", "homogeneous"
+
 WORTH = Fraction(1, 20)
 """What a hybrid cache must save of the bytes to be worth its four checks."""
 
-DEFAULT_REGION_BYTES = 64 << 20
-"""A disk tier's regions are at least so large."""
+REGIONS, LEAST_REGION_BYTES, DEFAULT_REGION_BYTES = 4, 64 << 10, 64 << 20
+"""Of a disk tier: regions at least, the least that one can be, and what it is at least where nobody says."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def advice_of(
     hybrid: Design,
     homogeneous: Design,
     is_homogeneous: bool,
+    design: str,
     units: Sequence[Unit],
     retentions: Sequence[Retention],
     break_even: Sequence[BreakEven],
@@ -68,7 +71,11 @@ def advice_of(
     tuple of Advice
         The design first.
     """
-    found = [_design(hybrid, homogeneous, is_homogeneous), _admission(question, hybrid), _unit(units)]
+    found = [_design(hybrid, homogeneous, is_homogeneous)]
+    if design == HYBRID or is_homogeneous:
+        found += [_admission(question, hybrid), _unit(units)]
+    else:
+        found += [_admission(question, homogeneous), _one_group(homogeneous)]
     chosen = next((one for one in retentions if one.chosen), None)
     if chosen is not None:
         found.append(_states(chosen))
@@ -86,35 +93,37 @@ def saves(hybrid: Design, homogeneous: Design) -> bool:
     return hybrid.load_bytes <= (1 - WORTH) * homogeneous.load_bytes
 
 
+def design_of(hybrid: Design, homogeneous: Design, is_homogeneous: bool) -> str:
+    """Return which design is recommended."""
+    return HYBRID if not is_homogeneous and saves(hybrid, homogeneous) else HOMOGENEOUS
+
+
 def _design(hybrid: Design, homogeneous: Design, one: bool) -> Advice:
     if one:
         return Advice(
             "design",
-            "homogeneous",
+            HOMOGENEOUS,
             "the model keeps history alone: a known hash is a hit, there is nothing to intersect",
         )
     a, b = byte_text(hybrid.load_bytes), byte_text(homogeneous.load_bytes)
     if not saves(hybrid, homogeneous):
         why = f"this load takes {b} with one lifetime for everything and {a} with a lifetime for each state"
-        return Advice("design", "homogeneous", f"{why}: too little is saved for what must be checked")
+        return Advice("design", HOMOGENEOUS, f"{why}: too little is saved for what must be checked")
     times = homogeneous.load_bytes / hybrid.load_bytes
-    return Advice(
-        "design", "hybrid", f"this load takes {a}; with one lifetime for everything {b}, {times:.1f} times it"
-    )
+    return Advice("design", HYBRID, f"this load takes {a}; with one lifetime for everything {b}, {times:.1f} times it")
 
 
-def _admission(question: Question, hybrid: Design) -> Advice:
-    capacity, load = hybrid.capacity, question.load
+def _admission(question: Question, design: Design) -> Advice:
+    capacity, load = design.capacity, question.load
     step = f"Admission(step_tokens={load.step_tokens})"
     each = byte_text(capacity.request_bytes)
     if capacity.fits:
         kept = f"{capacity.kept_prefixes:,} kept prefixes stay beside {load.concurrency:,}"
         why = f"{each} a request at most, {step}; {kept}"
         return Advice("admission", f"at most {capacity.cap:,} requests of {load.context_tokens:,} tokens", why)
-    why = (
-        f"{load.concurrency:,} of {load.context_tokens:,} tokens need {byte_text(capacity.least_bytes)}, memory is "
-        f"{byte_text(question.memory_bytes)}; so many fit up to {capacity.longest_tokens:,} tokens each"
-    )
+    needed, memory = byte_text(capacity.least_bytes), byte_text(question.memory_bytes)
+    up_to = f"so many fit up to {capacity.longest_tokens:,} tokens each" if capacity.longest_tokens else "none fit"
+    why = f"{load.concurrency:,} of {load.context_tokens:,} tokens need {needed}, memory is {memory}; {up_to}"
     return Advice("admission", f"{capacity.cap:,} requests, not {load.concurrency:,}", why, warning=True)
 
 
@@ -131,6 +140,13 @@ def _unit(units: Sequence[Unit]) -> Advice:
     return Advice("units", f"{unit.unit_tokens:,} tokens", why)
 
 
+def _one_group(homogeneous: Design) -> Advice:
+    block = homogeneous.sizes.boundary_tokens
+    return Advice(
+        "units", f"{block:,} tokens", "one group in blocks of so many: hybridkv.planner.homogeneous_spec(spec)"
+    )
+
+
 def _states(chosen: Retention) -> Advice:
     why = (
         f"{byte_text(chosen.prefix_bytes)} a prefix; {seconds_text(chosen.mean_s)} a hit on average, "
@@ -140,7 +156,8 @@ def _states(chosen: Retention) -> Advice:
     warning = not chosen.fits
     if warning:
         why += f"; with room for {chosen.share:.0%} of what is kept {seconds_text(chosen.expected_s)}"
-    return Advice("states", chosen.call, why, warning)
+    choice = chosen.call if "(" in chosen.name else f"{chosen.name}, {chosen.call}"
+    return Advice("states", choice, why, warning)
 
 
 def _place(one: BreakEven, chosen: Retention | None) -> Advice:
@@ -158,12 +175,19 @@ def _place(one: BreakEven, chosen: Retention | None) -> Advice:
 
 
 def _region(question: Question, layering: Layering) -> list[Advice]:
+    """A disk tier has four regions or more, and each takes the largest record."""
     place = question.places[-1]
-    if place.unit_bytes == 1 or layering.least_region_bytes <= DEFAULT_REGION_BYTES:
+    if place.unit_bytes == 1:
         return []
     largest = byte_text(max(layering.record_bytes, layering.block_record_bytes))
+    region = max(layering.least_region_bytes, LEAST_REGION_BYTES)
+    if place.capacity_bytes < REGIONS * region:
+        why = f"a disk tier has {REGIONS} regions or more, of {byte_text(region)} at least"
+        return [Advice(place.name, f"{byte_text(REGIONS * region)} or more", why, warning=True)]
+    if region <= DEFAULT_REGION_BYTES:
+        return []
     why = f"a record is up to {largest}, and at most 5/8 of a region"
-    return [Advice(place.name, f"region_bytes={layering.least_region_bytes:,} or more", why)]
+    return [Advice(place.name, f"region_bytes={region:,} or more", why)]
 
 
 def _layers(question: Question, layering: Layering) -> list[Advice]:
@@ -190,5 +214,5 @@ def _fleet(fleet: FleetPlan) -> Advice:
         return Advice("fleet", "route requests by prefix", f"{room}, of {fleet.prefixes:,}: {how}", warning=True)
     short = fleet.hosts_needed > fleet.hosts
     choice = f"{fleet.hosts_needed:,} hosts, not {fleet.hosts:,}" if short else f"{fleet.hosts:,} hosts"
-    needed = f"{fleet.hosts_needed:,} keep all {fleet.prefixes:,}"
+    needed = f"{fleet.hosts_needed:,} suffice for all {fleet.prefixes:,}"
     return Advice("fleet", choice, f"{room}, {needed}; {fleet.requests:,} requests at a time", warning=short)

@@ -25,6 +25,7 @@ from hybridkv.page_budget import worst_pages
 from hybridkv.planner.capacity import bytes_of, prefix_pages
 from hybridkv.planner.load import Load
 from hybridkv.planner.sizes import whole_pages
+from hybridkv.planner.units import lost_tokens, most_lost
 from hybridkv.spec import CacheSpec
 
 HISTORY, LIVE = "kv", "live"
@@ -79,7 +80,10 @@ def homogeneous_spec(spec: CacheSpec, times: int = 1) -> CacheSpec:
 
 
 def cheapest_homogeneous(spec: CacheSpec, load: Load, kept: int) -> CacheSpec:
-    """Return the homogeneous design in the block, of at most :data:`MOST_BLOCK_TOKENS`, at which a load takes least.
+    """Return the homogeneous design in the block at which a load takes least.
+
+    Of blocks of at most :data:`MOST_BLOCK_TOKENS` that lose as little of a prefix as a unit may: what is saved by
+    keeping few states is no gain where hits are lost for it.
 
     Parameters
     ----------
@@ -95,7 +99,7 @@ def cheapest_homogeneous(spec: CacheSpec, load: Load, kept: int) -> CacheSpec:
     """
     found = [homogeneous_spec(spec)]
     times = 2
-    while times * found[0].unit_tokens <= min(MOST_BLOCK_TOKENS, load.kept_tokens):
+    while (block := times * found[0].unit_tokens) <= MOST_BLOCK_TOKENS and lost_tokens(block) <= most_lost(load):
         found.append(homogeneous_spec(spec, times))
         times *= 2
     return min(found, key=lambda one: load_bytes(one, load, kept))

@@ -159,7 +159,8 @@ def load_of_trace(
     Returns
     -------
     (Load, TraceFacts)
-        A kept prefix is as long as a chain's share of the distinct tokens.
+        What a cache that never forgets would hold, as so many prefixes of the mean length of a request, with their
+        share of the ends: the sums are those of the trace, however its prefixes share their beginnings.
 
     Raises
     ------
@@ -177,17 +178,17 @@ def load_of_trace(
     facts = _count(trace, tick, rates)
     if not facts.longest_tokens:
         raise ArgumentError("trace", "a request with at least one token", trace.name)
-    prefix = min(facts.longest_tokens, max(1, facts.distinct_tokens // facts.chains))
+    prefixes = max(1, -(-facts.distinct_tokens // facts.mean_tokens))
     load = Load(
         facts.longest_tokens,
         facts.in_flight if concurrency is None else concurrency,
         step_tokens=step_tokens,
-        prefix_tokens=prefix,
-        ends=max(1, -(-facts.ends // facts.chains)),
+        prefix_tokens=facts.mean_tokens,
+        ends=-(-facts.ends // prefixes),
         reused_share=facts.reused_tokens / facts.prompt_tokens if facts.prompt_tokens else 0.0,
         elsewhere_share=facts.hits_elsewhere / facts.hits if facts.hits else 0.0,
         requests_per_second=facts.requests / facts.seconds if facts.seconds > 0 else None,
-        prefixes=facts.chains,
+        prefixes=prefixes,
     )
     return load, facts
 
@@ -207,7 +208,7 @@ def _count(trace: Trace, tick: float, rates: tuple[float, ...]) -> TraceFacts:
         -(-sum(totals) // len(totals)),
         max(times) - min(times),
         _in_flight(trace, times, rates),
-        max(1, len(totals) - len(set(named))),
+        len(totals) - len(set(named)),
         trace.distinct_tokens,
         len(totals) + len(named),
         reused,

@@ -16,7 +16,7 @@ from hybridkv.cost import Candidate, CostModel
 from hybridkv.errors import ArgumentError
 from hybridkv.models.reader import ConfigReader
 from hybridkv.page_budget import worst_pages
-from hybridkv.planner.advice import Advice, advice_of
+from hybridkv.planner.advice import HYBRID, Advice, advice_of, design_of
 from hybridkv.planner.break_even import BreakEven, break_even, layer_count
 from hybridkv.planner.capacity import Capacity, bytes_of, capacity_of
 from hybridkv.planner.homogeneous import cheapest_homogeneous, is_homogeneous, load_bytes
@@ -114,9 +114,12 @@ class Answer:
     hybrid, homogeneous : Design
     is_homogeneous : bool
         Whether the two are one: the model keeps history alone.
+    design : str
+        "hybrid" or "homogeneous": the one that is recommended. What follows but ``units`` and ``lengths`` is of it.
     units : tuple of Unit
+        Of the hybrid design.
     retentions : tuple of Retention
-        Empty where the model has no states.
+        Empty where a boundary needs no states.
     break_even : tuple of BreakEven
         One for each place.
     layering : Layering
@@ -130,6 +133,7 @@ class Answer:
     hybrid: Design
     homogeneous: Design
     is_homogeneous: bool
+    design: str
     units: tuple[Unit, ...]
     retentions: tuple[Retention, ...]
     break_even: tuple[BreakEven, ...]
@@ -139,8 +143,13 @@ class Answer:
     advice: tuple[Advice, ...]
 
     @property
+    def recommended(self) -> Design:
+        """The design that is recommended."""
+        return self.hybrid if self.is_homogeneous or self.design == HYBRID else self.homogeneous
+
+    @property
     def retention(self) -> Retention | None:
-        """The policy that was chosen; None where the model has no states."""
+        """The policy that was chosen; None where a boundary needs no states."""
         return next((one for one in self.retentions if one.chosen), None)
 
     @property
@@ -226,37 +235,39 @@ def _answer(question: Question, units: tuple[Unit, ...], spec: CacheSpec) -> Ans
     kept = load.concurrency if prefixes is None else prefixes
     twin = cheapest_homogeneous(spec, load, kept)
     hybrid, other = (_design(one, question.memory_bytes, load, prefixes, kept) for one in (spec, twin))
+    one = is_homogeneous(spec)
+    design = design_of(hybrid, other, one)
+    chosen, capacity = (spec, hybrid.capacity) if one or design == HYBRID else (twin, other.capacity)
     cost = CostModel({place.name: place.read for place in places}, tokens_per_second=question.tokens_per_second)
     last = places[-1].name if places else None
-    retentions = retentions_of(spec, load, cost, last, room=_room(question, hybrid, prefixes))
-    retention = next((one for one in retentions if one.chosen), None)
-    aligned = max(1, load.kept_tokens // spec.boundary_tokens) * spec.boundary_tokens
-    breaks = tuple(break_even(spec, place, cost, aligned) for place in places)
-    records = records_of(spec, aligned, retention, load.ends)
+    retentions = retentions_of(chosen, load, cost, last, room=_room(question, capacity, prefixes))
+    retention = next((policy for policy in retentions if policy.chosen), None)
+    aligned = max(1, load.kept_tokens // chosen.boundary_tokens) * chosen.boundary_tokens
+    records = records_of(chosen, aligned, retention, load.ends)
     region = least_region_bytes(max((places[-1].record_bytes(*one[1:]) for one in records), default=0)) if places else 0
-    layering = layering_of(spec, hybrid.capacity, load, places, retention, prefixes, region)
-    fleet = fleet_of(question.fleet, load, hybrid.capacity, layering, places)
+    layering = layering_of(chosen, capacity, load, places, retention, prefixes, region)
     parts: dict[str, Any] = {
         "question": question,
         "hybrid": hybrid,
         "homogeneous": other,
-        "is_homogeneous": is_homogeneous(spec),
+        "is_homogeneous": one,
+        "design": design,
         "units": units,
         "retentions": retentions,
-        "break_even": breaks,
+        "break_even": tuple(break_even(chosen, place, cost, aligned) for place in places),
         "layering": layering,
         "lengths": tuple(_length(spec, twin, question, cost, tokens) for tokens in _lengths(question)),
-        "fleet": fleet,
+        "fleet": fleet_of(question.fleet, load, capacity, layering, places),
     }
     return Answer(**parts, advice=advice_of(**parts))
 
 
-def _room(question: Question, hybrid: Design, prefixes: int | None) -> Room:
+def _room(question: Question, capacity: Capacity, prefixes: int | None) -> Room:
     """What the places bear of one prefix, where they have to keep all that do not stay in the pools."""
     places, rate = question.places, question.load.requests_per_second
     each = written = None
     if places and prefixes is not None:
-        cold = max(1, prefixes - hybrid.capacity.kept_prefixes)
+        cold = max(1, prefixes - capacity.kept_prefixes)
         each = sum(place.capacity_bytes for place in places) // cold
     if places and rate is not None and (speed := places[-1].write_bytes_per_second) is not None:
         written = speed / rate

@@ -36,8 +36,7 @@ def parse_count(field: str, text: str, *, of_bytes: bool = False) -> int:
     ArgumentError
         Not a whole number of them, 0 or below.
     """
-    example = "80GiB or 3GB" if of_bytes else "131072 or 128Ki"
-    expected = f"a number of {'bytes' if of_bytes else 'them'}, 1 or more, as {example}"
+    expected = "bytes, 1 or more, as 80GiB or 3GB" if of_bytes else "a whole number, 1 or more, as 131072 or 128Ki"
     found = _NUMBER.fullmatch(text.strip())
     if found is None or (found[3] and not of_bytes) or found[2] == "i":
         raise ArgumentError(field, expected, text)

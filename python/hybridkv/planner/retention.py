@@ -29,7 +29,7 @@ Policy: TypeAlias = KeepWindows | ApproximateWindows
 
 SAMPLES = 16
 WORTH = Fraction(1, 20)
-"""A policy that takes more bytes must save so much of the expected time."""
+"""Where there is room for all, a policy that takes more bytes must save so much of the time."""
 
 RECORD_SHARE = Fraction(1, 4)
 """Records take at most so much of the bytes of history where nobody said what capacity there is."""
@@ -38,6 +38,7 @@ TRIANGULAR = "none, triangular"
 TOLD = (TRIANGULAR,)
 """Never chosen: no engine that is known runs layers for different tokens."""
 
+_BEYOND = 2**31  # no prefix is so long: a period that leaves the ends alone
 _FEWEST, _FACTOR = 4, 4  # periods that are tried: so many steps, and so many times more each
 
 
@@ -134,8 +135,7 @@ def policies_of(spec: CacheSpec, load: Load) -> dict[str, Policy]:
     while period < load.kept_tokens:
         found[f"every({period})"] = KeepWindows.every(period)
         period *= _FACTOR
-    beyond = min(2**32 - 3, load.kept_tokens + spec.boundary_tokens)
-    found["ends alone"] = KeepWindows.every(beyond)
+    found["ends alone"] = KeepWindows.every(_BEYOND)
     zero: dict[str, Policy] = {
         "ends, replay": KeepWindows.none(),
         "none, replay": KeepWindows.none(ends=False),
@@ -169,9 +169,9 @@ def retentions_of(
     Returns
     -------
     tuple of Retention
-        "every token" first; empty of a spec without states.
+        "every token" first; empty of a spec whose boundaries need no states.
     """
-    if not states_of(spec):
+    if not any(spec.boundary_bytes.values()):
         return ()
     history = int(Fraction(spec.bytes_per_token) * load.kept_tokens)
     room = room or Room()
@@ -187,10 +187,13 @@ def retentions_of(
 
 
 def _best(found: Sequence[Retention]) -> Retention:
-    """Return the one of least expected time, or one of fewer bytes that is about as quick."""
+    """Return the one of least expected time; where it leaves room, one of fewer bytes that is about as quick."""
     times = {one.name: one.expected_s for one in found if one.expected_s is not None}
-    most = min(times.values()) * float(1 + WORTH)
-    quick = [one for one in found if times.get(one.name, most + 1) <= most]
+    best = min(found, key=lambda one: (times[one.name], one.prefix_bytes))
+    if not best.fits:  # the places are full in any case
+        return best
+    most = times[best.name] * float(1 + WORTH)
+    quick = [one for one in found if one.fits and times[one.name] <= most]
     return min(quick, key=lambda one: (one.prefix_bytes, times[one.name]))
 
 

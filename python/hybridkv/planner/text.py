@@ -51,7 +51,8 @@ def _head(answer: Answer) -> list[str]:
         for one in asked.places
     ]
     places.append(f"computing {asked.tokens_per_second:,.0f} tokens a second")
-    return [*lines, "declared: " + "; ".join(places)]
+    lines.append("declared: " + "; ".join(places))
+    return [part for line in lines for part in wrap(line, _WIDTH, subsequent_indent="  ")]
 
 
 def _advice(answer: Answer) -> list[str]:
@@ -108,7 +109,7 @@ def _designs(answer: Answer) -> list[str]:
 
 
 def _pools(answer: Answer) -> list[str]:
-    capacity = answer.hybrid.capacity
+    capacity = answer.recommended.capacity
     if not capacity.pages:
         return []
     pools = ", ".join(f"{name!r}: {number}" for name, number in capacity.pages.items())
@@ -144,28 +145,19 @@ def _units(answer: Answer) -> list[str]:
 def _retentions(answer: Answer) -> list[str]:
     if not answer.retentions:
         return []
-    rows = [
-        [
-            "",
-            "policy",
-            "states a token",
-            "record",
-            "a prefix",
-            "again, tokens",
-            "at an end",
-            "elsewhere",
-            "mean",
-            "room for",
-            "expected",
-            "",
-        ]
-    ]
+    scarce = any(not one.fits for one in answer.retentions)
+    head = ["", "policy", "a token", "record", "a prefix", "again", "at an end", "elsewhere", "mean"]
+    rows = [[*head, *(("room", "expected") if scarce else ()), ""]]
     for one in answer.retentions:
         times = [seconds_text(value) for value in (one.end_s, one.elsewhere_s, one.mean_s)]
         sizes = [f"{one.states_bytes_per_token:,.6g} B", byte_text(one.record_bytes), byte_text(one.prefix_bytes)]
-        expected = [f"{one.share:.0%}", seconds_text(one.expected_s), "" if one.exact else "not exact"]
-        rows.append([_mark(one.chosen), one.name, *sizes, f"{one.recompute_tokens:,}", *times, *expected])
-    return ["States of kept prefixes: which boundaries keep a record, and what a hit takes", *_table(rows, left=2)]
+        room = [f"{one.share:.0%}", seconds_text(one.expected_s)] if scarce else []
+        note = "" if one.exact else "not exact"
+        rows.append([_mark(one.chosen), one.name, *sizes, f"{one.recompute_tokens:,}", *times, *room, note])
+    lines = ["States of kept prefixes: which boundaries keep a record, and what a hit takes (again: tokens at most)"]
+    if scarce:
+        lines.append("  room: for what part of the prefixes; expected: where the others are computed")
+    return [*lines, *_table(rows, left=2)]
 
 
 def _break_even(answer: Answer) -> list[str]:
@@ -182,20 +174,21 @@ def _break_even(answer: Answer) -> list[str]:
 
 
 def _layers(answer: Answer) -> list[str]:
-    rows = [["place", "holds", "number", "bytes", "full", "by kind"]]
+    kinds = list(dict.fromkeys(kind for one in answer.layering.layers for kind in one.by_kind))
+    rows = [["place", "holds", "number", "bytes", "full", *(kind.lower() for kind in kinds)]]
     for one in answer.layering.layers:
-        kinds = ", ".join(f"{kind.lower()} {byte_text(size)}" for kind, size in one.by_kind.items() if size)
         full = "-" if one.share is None else f"{one.share:.0%}"
-        rows.append([one.place, one.holds, f"{one.number:,}", byte_text(one.bytes), full, kinds])
-    lines = ["Hot and cold, of one host", *_table(rows, left=2, last_left=True)]
+        sizes = [byte_text(one.by_kind.get(kind, 0)) for kind in kinds]
+        rows.append([one.place, one.holds, f"{one.number:,}", byte_text(one.bytes), full, *sizes])
+    lines = ["Hot and cold, of one host", *_table(rows, left=2)]
     for busy in answer.layering.traffic:
-        text = f"  {busy.place}: {busy.hit_share:.0%} of hits read {byte_text(busy.read_bytes)} each, "
+        text = f"{busy.place}: {busy.hit_share:.0%} of hits read {byte_text(busy.read_bytes)} each, "
         text += f"a request writes {byte_text(busy.write_bytes)}"
         if busy.read_bytes_per_second is not None and busy.write_bytes_per_second is not None:
             text += f"; {byte_text(busy.read_bytes_per_second)}/s and {byte_text(busy.write_bytes_per_second)}/s"
         if busy.most_requests_per_second is not None:
             text += f"; busy at {busy.most_requests_per_second:,.3g} requests a second"
-        lines.append(text)
+        lines += wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
     return lines
 
 
@@ -234,14 +227,9 @@ def _mark(chosen: bool) -> str:
     return ">" if chosen else ""
 
 
-def _table(rows: Sequence[Sequence[str]], *, left: int, last_left: bool = False) -> list[str]:
+def _table(rows: Sequence[Sequence[str]], *, left: int) -> list[str]:
     """Align columns, the first `left` of them to the left; empty columns are left out."""
     used = [at for at in range(len(rows[0])) if any(row[at] for row in rows)]
     widths = {at: max(len(row[at]) for row in rows) for at in used}
-    to_left = {at for at in used if at < left or (last_left and at == used[-1])}
-    return [
-        (
-            "  " + "  ".join(row[at].ljust(widths[at]) if at in to_left else row[at].rjust(widths[at]) for at in used)
-        ).rstrip()
-        for row in rows
-    ]
+    cells = ([row[at].ljust(widths[at]) if at < left else row[at].rjust(widths[at]) for at in used] for row in rows)
+    return [("  " + "  ".join(line)).rstrip() for line in cells]

@@ -136,7 +136,7 @@ def unit_of(spec: CacheSpec, load: Load, *, chosen: bool = False) -> Unit:
         spec.unit_tokens,
         spec.boundary_tokens,
         spec.boundary_group,
-        (spec.boundary_tokens - 1) / 2,
+        lost_tokens(spec.boundary_tokens),
         bytes_of(spec, worst_pages(spec, load.context_tokens, step_tokens=load.step_tokens)),
         sum(spec.boundary_bytes.values()),
         int(payload),
@@ -145,8 +145,18 @@ def unit_of(spec: CacheSpec, load: Load, *, chosen: bool = False) -> Unit:
     )
 
 
+def lost_tokens(step: int) -> float:
+    """Return how far behind the last multiple of a step a prompt ends, on average."""
+    return (step - 1) / 2
+
+
+def most_lost(load: Load) -> float:
+    """Return the tokens of a kept prefix that may be lost at its end on average."""
+    return float(MOST_LOST * load.kept_tokens)
+
+
 def _best(found: list[Unit], load: Load) -> Unit:
-    little = [unit for unit in found if unit.lost_tokens <= MOST_LOST * load.kept_tokens] or found[:1]
+    little = [unit for unit in found if unit.lost_tokens <= most_lost(load)] or found[:1]
     least = min(unit.request_bytes for unit in little)
     cheap = [unit for unit in little if unit.request_bytes <= least * (1 + MORE_BYTES)]
     return next((unit for unit in cheap if unit.fill_share <= MOST_FILL), min(cheap, key=lambda unit: unit.fill_share))
