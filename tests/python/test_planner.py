@@ -212,6 +212,7 @@ def test_the_least_length_is_where_restoring_becomes_quicker(name: str, speed: f
 def test_one_lifetime_keeps_every_row_and_a_state_a_block() -> None:
     spec = hk.CacheSpec.from_config(config("deepseek-v4-flash"), unit_tokens=256)
     twin = homogeneous_spec(spec)
+    assert sizes_of(spec, 4096, 4096).window_bytes_per_token == 25_112  # a page has half the rows of its block
     assert [group.name for group in twin.groups] == ["kv", "live"]
     assert twin.bytes_per_token == 3850.25 + 25_112 + 430_080 / 256
     live = sum(spec[name].total_page_bytes for name in ("pending", "hca_tail"))

@@ -52,7 +52,7 @@ def test_what_to_do_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         "States of kept",
         "Restore",
         "Hot",
-        "By",
+        "By length",
         "Fleet",
     ):
         assert sum(line.startswith(title) for line in titles) == 1, title

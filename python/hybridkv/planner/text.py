@@ -147,13 +147,14 @@ def _retentions(answer: Answer) -> list[str]:
         return []
     scarce = any(not one.fits for one in answer.retentions)
     head = ["", "policy", "a token", "record", "a prefix", "again", "at an end", "elsewhere", "mean"]
-    rows = [[*head, *(("room", "expected") if scarce else ()), ""]]
+    rows = [[*head, *(("room", "expected") if scarce else ())]]
     for one in answer.retentions:
         times = [seconds_text(value) for value in (one.end_s, one.elsewhere_s, one.mean_s)]
+        if not one.exact:
+            times[-1] = "inexact"
         sizes = [f"{one.states_bytes_per_token:,.6g} B", byte_text(one.record_bytes), byte_text(one.prefix_bytes)]
         room = [f"{one.share:.0%}", seconds_text(one.expected_s)] if scarce else []
-        note = "" if one.exact else "not exact"
-        rows.append([_mark(one.chosen), one.name, *sizes, f"{one.recompute_tokens:,}", *times, *room, note])
+        rows.append([_mark(one.chosen), one.name, *sizes, f"{one.recompute_tokens:,}", *times, *room])
     lines = ["States of kept prefixes: which boundaries keep a record, and what a hit takes (again: tokens at most)"]
     if scarce:
         lines.append("  room: for what part of the prefixes; expected: where the others are computed")
