@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,34 @@ def length(field: str, value: object) -> int:
     expected = "a number of tokens, 0 or more and below 2^62"
     number = integer(field, value, expected)
     if not 0 <= number < 2**62:
+        raise ArgumentError(field, expected, value)
+    return number
+
+
+def finite_number(field: str, value: object, expected: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentError(field, expected, repr(value) if isinstance(value, str) else value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ArgumentError(field, expected, value) from None
+    if not math.isfinite(number):
+        raise ArgumentError(field, expected, value)
+    return number
+
+
+def positive_number(field: str, value: object) -> float:
+    expected = "a finite number above 0"
+    number = finite_number(field, value, expected)
+    if number <= 0:
+        raise ArgumentError(field, expected, value)
+    return number
+
+
+def seconds_of(field: str, value: object) -> float:
+    expected = "seconds, 0 or more"
+    number = finite_number(field, value, expected)
+    if number < 0:
         raise ArgumentError(field, expected, value)
     return number
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hybridkv.doctor.command import add_doctor
 from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError, HybridKVError
+from hybridkv.planner.command import add_plan
 from hybridkv.printed import printable, put
 from hybridkv.texts import path_of
 
@@ -102,6 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hybridkv {version_of('hybridkv')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_demo(commands)
+    add_plan(commands)
     _add_replay(commands)
     _add_inspect(commands)
     _add_verify(commands)

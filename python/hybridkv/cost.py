@@ -18,14 +18,12 @@ of those the one that reads least. An approximate way is never chosen unless the
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from numbers import Real
 
-from hybridkv.arguments import count, flag, length, members
+from hybridkv.arguments import count, flag, length, members, positive_number, seconds_of
 from hybridkv.errors import ArgumentError
 from hybridkv.texts import name_of
 
@@ -55,8 +53,8 @@ class Bandwidth:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bytes_per_second", _positive("bytes_per_second", self.bytes_per_second))
-        object.__setattr__(self, "latency_s", _seconds("latency_s", self.latency_s))
+        object.__setattr__(self, "bytes_per_second", positive_number("bytes_per_second", self.bytes_per_second))
+        object.__setattr__(self, "latency_s", seconds_of("latency_s", self.latency_s))
 
     def seconds(self, size: int) -> float:
         """Return the seconds that a load of so many bytes takes; 0 of none."""
@@ -243,7 +241,7 @@ class Observations:
             No name, no bytes, or no time above 0.
         """
         name_of("tier", tier)
-        seen = _bytes(size), _positive("seconds", seconds)
+        seen = _bytes(size), positive_number("seconds", seconds)
         self.loads.setdefault(tier, deque(maxlen=self.most)).append(seen)
 
     def computed(self, layer_tokens: int, seconds: float) -> None:
@@ -254,7 +252,7 @@ class Observations:
         ArgumentError
             No tokens, or no time above 0.
         """
-        seen = length("layer_tokens", layer_tokens), _positive("seconds", seconds)
+        seen = length("layer_tokens", layer_tokens), positive_number("seconds", seconds)
         if not seen[0]:
             raise ArgumentError("layer_tokens", "1 or more", layer_tokens)
         self.computations.append(seen)
@@ -303,7 +301,7 @@ replay 0, recompute 0.205)'
         object.__setattr__(self, "tiers", dict(tiers))
         for name in ("tokens_per_second", "layer_tokens_per_second"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _positive(name, getattr(self, name)))
+                object.__setattr__(self, name, positive_number(name, getattr(self, name)))
         if self.tokens_per_second is not None and self.layer_tokens_per_second is not None:
             raise ArgumentError(
                 "layer_tokens_per_second", "None beside tokens_per_second", self.layer_tokens_per_second
@@ -453,32 +451,4 @@ def _bytes(size: object) -> int:
     number = length("size", size)
     if not number:
         raise ArgumentError("size", "bytes, 1 or more", size)
-    return number
-
-
-def _number(field_name: str, value: object, expected: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ArgumentError(field_name, expected, repr(value) if isinstance(value, str) else value)
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ArgumentError(field_name, expected, value) from None
-    if not math.isfinite(number):
-        raise ArgumentError(field_name, expected, value)
-    return number
-
-
-def _positive(field_name: str, value: object) -> float:
-    expected = "a finite number above 0"
-    number = _number(field_name, value, expected)
-    if number <= 0:
-        raise ArgumentError(field_name, expected, value)
-    return number
-
-
-def _seconds(field_name: str, value: object) -> float:
-    expected = "seconds, 0 or more"
-    number = _number(field_name, value, expected)
-    if number < 0:
-        raise ArgumentError(field_name, expected, value)
     return number

@@ -171,7 +171,7 @@ def size_pages(
     budget = byte_count("budget_bytes", budget_bytes)
     worst_pages(spec, max_tokens, step_tokens=step_tokens, states=states)  # refuses bad arguments
     wanted, kept = _count("requests", requests, 1), _count("kept_boundaries", kept_boundaries, 0)
-    page_bytes = {g.name: _page_bytes(g) for g in spec.groups}
+    page_bytes = {g.name: page_bytes_of(g) for g in spec.groups}
 
     def pages_of(tokens: int) -> dict[str, int]:
         return worst_pages(spec, tokens, step_tokens=step_tokens, states=states)
@@ -236,7 +236,7 @@ def _described(spec: CacheSpec) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def _page_bytes(group: CacheGroup) -> int:
+def page_bytes_of(group: CacheGroup) -> int:
     """Return the bytes from page to page over all layers; a stride below the whole page is that of one layer."""
     total, stride = group.total_page_bytes, group.page_stride or 0
     return stride if stride >= total else max(total, stride * group.layer_count)

@@ -202,7 +202,7 @@ class CacheSpec:
         unit = _unit(unit_tokens)
         if not isinstance(dtype, str) or dtype not in DTYPES:
             raise ArgumentError("dtype", f"one of {', '.join(DTYPES)}", dtype)
-        groups = models.groups_of(_read_config(config), unit, dtype)
+        groups = models.groups_of(read_config(config), unit, dtype)
         return cls(unit, groups, identity=Identity() if identity is None else identity)
 
     @property
@@ -388,7 +388,14 @@ def _unit(unit_tokens: object) -> int:
     return unit
 
 
-def _read_config(config: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, object]:
+def read_config(config: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, object]:
+    """Return a configuration: as it is, or of a ``config.json`` or the folder that holds it.
+
+    Raises
+    ------
+    ArgumentError
+        Neither a mapping nor a readable JSON object.
+    """
     if isinstance(config, Mapping):
         return config
     if not isinstance(config, (str, os.PathLike)):
