@@ -21,6 +21,7 @@ SLOWEST = 2.0  # seconds of CPU time that one input may take, of all threads
 HANGS = 60.0  # seconds after which one is taken to wait for what never comes
 GROWTH = 256 << 20  # bytes that the process may grow by meanwhile
 _FAILURES_KEPT = 5
+_TICKS = 10
 
 
 class Hung(BaseException):
@@ -29,17 +30,30 @@ class Hung(BaseException):
 
 @contextmanager
 def _watched() -> Iterator[Callable[[], None]]:
-    """Give a function that begins an input: who waits for ever, in Python or the system, is interrupted there."""
+    """Give a function that begins an input: who waits for ever, in Python or the system, is interrupted there.
+
+    Ticks are counted, not time: a process that was stopped meanwhile gets one for all of it.
+    """
     if threading.current_thread() is not threading.main_thread():  # signals are that one's
         yield lambda: None
         return
 
+    ticks = 0
+
     def give_up(number: int, frame: object) -> None:
-        raise Hung(f"no end within {HANGS} s")
+        nonlocal ticks
+        ticks += 1
+        if ticks == _TICKS:
+            raise Hung(f"no end within {HANGS} s")
+
+    def begins() -> None:
+        nonlocal ticks
+        ticks = 0
 
     before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, HANGS / _TICKS, HANGS / _TICKS)
     try:
-        yield lambda: signal.setitimer(signal.ITIMER_REAL, HANGS) and None
+        yield begins
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
