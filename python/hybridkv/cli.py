@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hybridkv.doctor.command import add_doctor
 from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError, HybridKVError
+from hybridkv.probe.command import add_probe
 
 if TYPE_CHECKING:
     from hybridkv.replay.runs import Options
@@ -85,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_inspect(commands)
     _add_verify(commands)
+    add_probe(commands)
     add_doctor(commands)
     return parser
 
