@@ -22,8 +22,8 @@ Ids = tuple[int, ...]
 class Session(Protocol):
     """A model behind some tokens."""
 
-    def feed(self, ids: Sequence[int]) -> Rows:
-        """Run tokens. Returns: logits [[tokens, vocabulary]]."""
+    def feed(self, ids: Sequence[int], *, last: bool = False) -> Rows:
+        """Run tokens. Returns: logits [[tokens, vocabulary]], or those of the last alone."""
 
 
 class Backend(Protocol):
@@ -105,14 +105,15 @@ class ToySession:
     def __init__(self, model: Toy, state: ToyState) -> None:
         self.model, self.state = model, state
 
-    def feed(self, ids: Sequence[int]) -> Rows:
+    def feed(self, ids: Sequence[int], *, last: bool = False) -> Rows:
         if self.model._rounding:
             noise = self.model._noise.normal(0, self.model._rounding, _WIDTH)
             self.state = replace(self.state, history=self.state.history + noise)
         found = []
-        for token in ids:
+        for number, token in enumerate(ids, 1):
             self.state = self.model.stepped(self.state, token)
-            found.append(self.model.features(self.state))
+            if not last or number == len(ids):
+                found.append(self.model.features(self.state))
         return np.tanh(np.stack(found)) @ self.model.out.T
 
 
@@ -177,10 +178,10 @@ class RealSession:
     def __init__(self, live: Any, past: Any, tokens: int) -> None:
         self.live, self.past, self.tokens = live, past, tokens
 
-    def feed(self, ids: Sequence[int]) -> Rows:
+    def feed(self, ids: Sequence[int], *, last: bool = False) -> Rows:
         import torch
 
-        logits = self.live.runner.run(torch.tensor([list(ids)]), self.past, self.tokens, all_logits=True)
+        logits = self.live.runner.run(torch.tensor([list(ids)]), self.past, self.tokens, all_logits=not last)
         self.tokens += len(ids)
         return np.asarray(logits[0].float().numpy(), dtype=np.float64)
 
@@ -190,7 +191,7 @@ class RealSession:
 
 @dataclass
 class Served:
-    """What an engine makes of one request: logits of the prompt (from the reused tokens on) and of what it generated."""
+    """What an engine makes of one request: logits of what it generated, and those of the prompt's last tokens."""
 
     cached: int
     prompt: Rows
@@ -233,7 +234,7 @@ class HashHit:
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(5)
 
-    def serve(self, ids: Ids, most: int, salt: str) -> Served:
+    def serve(self, ids: Ids, most: int, salt: str, echo: bool = False) -> Served:
         """Answer one request greedily."""
         tokens, chain = self._longest(ids, salt)
         if tokens:
@@ -243,7 +244,7 @@ class HashHit:
             session = self.backend.restored(chain[:tokens] + ids[tokens:], tokens, chain, self.fault if wrong else None)
         else:
             session = self.backend.scratch()
-        prompt = self._noisy(session.feed(ids[tokens:]))
+        prompt = self._noisy(session.feed(ids[tokens:], last=not echo))
         rows, made = [prompt[-1]], [int(prompt[-1].argmax())]
         while len(made) < most:
             rows.append(self._noisy(session.feed(made[-1:]))[0])
@@ -274,13 +275,13 @@ class Reusing:
         self._by_salt: dict[str, Any] = {}
         self._first: dict[str, tuple[Ids, int]] = {}
 
-    def serve(self, ids: Ids, most: int, salt: str) -> Served:
-        """Answer one request greedily. The first of a salt meets an empty cache and is run without one."""
+    def serve(self, ids: Ids, most: int, salt: str, echo: bool = False) -> Served:
+        """Answer one request greedily, without log-probabilities of the prompt. The first of a salt meets an empty cache and is run without one."""
         if salt in self._by_salt:
             return self._run(self._by_salt[salt], ids, most)
         if salt not in self._first:
             self._first[salt] = (ids, most)
-            return HashHit(_Plain(self._model)).serve(ids, most, salt)
+            return HashHit(_Plain(self._model)).serve(ids, most, salt, echo)
         reuse = self._by_salt[salt] = self._made(salt)
         self._run(reuse, *self._first[salt])
         return self._run(reuse, ids, most)

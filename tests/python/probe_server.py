@@ -23,7 +23,7 @@ _ROLES = {"user": 5, "assistant": 6}
 
 
 class Engine(Protocol):
-    def serve(self, ids: Ids, most: int, salt: str) -> Served: ...
+    def serve(self, ids: Ids, most: int, salt: str, echo: bool = False) -> Served: ...
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Service:
             else:
                 ids = tuple(body["prompt"]) if form == "ids" else words_to_ids(body["prompt"])
             most = int(body.get("max_tokens") or body["max_completion_tokens"])
-            made = self.engine.serve(ids, most, self._space(body, headers))
+            made = self.engine.serve(ids, most, self._space(body, headers), bool(body.get("echo")))
             return 200, self._document(body, ids, made, chat)
 
     def _message(self, message: Json) -> Ids:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridkv.probe.compare import difference
 from hybridkv.probe.endpoint import EndpointError
-from hybridkv.probe.isolation import APART, BLIND, REFUSED, SHARED, Isolation
+from hybridkv.probe.isolation import APART, BLIND, FAILED, REFUSED, SHARED, Isolation
 from hybridkv.probe.search import reused
 from hybridkv.probe.service import Lane, Service
 
@@ -80,6 +80,6 @@ def _model(service: Service, isolation: Isolation, found: Identity, model: str, 
 
 def _refused(service: Service, error: EndpointError) -> str:
     if not error.refused:
-        raise error
+        return FAILED
     service.forget_failure()
     return REFUSED

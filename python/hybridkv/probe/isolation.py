@@ -18,7 +18,8 @@ from hybridkv.probe.prompts import Prompt
 from hybridkv.probe.search import reused
 from hybridkv.probe.service import Lane, Service
 
-APART, SHARED, REFUSED, NOT_TRIED, BLIND = "apart", "shared", "refused", "not tried", "not reused when repeated"
+APART, SHARED, REFUSED, NOT_TRIED = "apart", "shared", "refused", "not tried"
+BLIND, FAILED = "not reused when repeated", "failed"
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Isolation:
     way : str or None
         "reference", "cache_salt", "other key" or "echo"; None where no way was found.
     tried : dict of str to str
-        Each way, with "apart", "shared", "refused", "not tried".
+        Each way, with "apart", "shared", "refused", "not tried", "failed", or "not reused when repeated".
     suffix : bool
         Echoed log-probabilities come with reuse, so that suffixes of prompts can be compared too.
     """
@@ -110,5 +111,5 @@ def _apart(service: Service, tokens: int, own: Lane, other: Lane, *, repeated: b
         if error.refused or error.status in (401, 403):
             service.forget_failure()
             return REFUSED
-        raise
+        return FAILED  # in service.failures
     return APART
