@@ -32,7 +32,7 @@ class Backend(Protocol):
     def scratch(self) -> Session: ...
 
     def restored(self, ids: Ids, tokens: int, chain: Ids, fault: Any) -> Session:
-        """Go on behind the first tokens of `ids` from the state that the requests of `chain` left, broken by a fault."""
+        """Go on behind the first tokens of `ids` from the state that `chain` left, broken by a fault."""
 
 
 # -- the toy ----------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class Reusing:
         self._first: dict[str, tuple[Ids, int]] = {}
 
     def serve(self, ids: Ids, most: int, salt: str, echo: bool = False) -> Served:
-        """Answer one request greedily, without log-probabilities of the prompt. The first of a salt meets an empty cache and is run without one."""
+        """Answer one request greedily. The first of a salt meets an empty cache and is run without one."""
         if salt in self._by_salt:
             return self._run(self._by_salt[salt], ids, most)
         if salt not in self._first:

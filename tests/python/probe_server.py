@@ -114,7 +114,10 @@ class Service:
                  "top_logprobs": [{"token": t, "logprob": v} for t, v in top.items()]}
                 for token, top in zip(names, told, strict=True)
             ]  # fmt: skip
-            choice = {"message": {"role": "assistant", "content": text}, "logprobs": {"content": content} if wants else None}
+            choice = {
+                "message": {"role": "assistant", "content": text},
+                "logprobs": {"content": content} if wants else None,
+            }
         else:
             if body.get("echo"):
                 names, told = self._echoed(ids, made, count, name, names, told)
@@ -132,7 +135,10 @@ class Service:
     def _echoed(self, ids: Ids, made: Served, count: int, name: Any, names: Any, told: Any) -> tuple[Any, Any]:
         """Put the prompt's tokens before; those that were not computed have no log-probabilities."""
         first = len(ids) - len(made.prompt)  # the token after it is the first that has any
-        tops = [None if at <= first else _logprobs(made.prompt[at - 1 - first], token, count, name) for at, token in enumerate(ids)]
+        tops = [
+            None if at <= first else _logprobs(made.prompt[at - 1 - first], token, count, name)
+            for at, token in enumerate(ids)
+        ]
         return [name(token) for token in ids] + names, tops + told
 
 

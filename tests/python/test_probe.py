@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe tells false hits of every kind from a correct service, and says when it cannot; on a toy with every state."""
+"""The probe tells false hits of every kind from a correct service, or says that it cannot; on a toy of every state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from hybridkv.errors import ArgumentError
 from hybridkv.probe import EXIT_STATUS, ProbeOptions, ProbeVerdict, probe
-from hybridkv.probe.compare import change, difference
 from hybridkv.probe.answers import Answer
+from hybridkv.probe.compare import change, difference
 from hybridkv.probe.power import chance, rate_seen
 from probe_models import TOY_FAULTS, HashHit, Ids, Served, Toy
 from probe_server import Service
@@ -49,7 +49,8 @@ def test_what_rounding_does_where_a_prompt_is_cut_is_noise() -> None:
 
 @pytest.mark.parametrize(
     ("name", "salted"),
-    [(name, True) for name in TOY_FAULTS] + [(name, False) for name in (TOY_FAULTS if SOAK else list(TOY_FAULTS)[1:5:3])],
+    [(name, True) for name in TOY_FAULTS]
+    + [(name, False) for name in (TOY_FAULTS if SOAK else list(TOY_FAULTS)[1:5:3])],
 )
 def test_every_kind_of_false_hit_is_seen(name: str, salted: bool) -> None:
     block = 1 if name.startswith("tail") else 16  # a tail that is aligned has no rows to lose

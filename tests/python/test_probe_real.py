@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe over HTTP against real tiny models: hybridkv's own reuse is consistent, broken states of the fault kit are not."""
+"""The probe over HTTP against real tiny models: hybridkv's own reuse is consistent, states that are broken are not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="transformers is absent: the service runs one of its models")
+
+import torch
 
 from faults import FAULTS
 from hybridkv.probe import ProbeVerdict
@@ -20,7 +22,13 @@ from tiny_models import tiny
 
 SOAK = os.environ.get("HYBRIDKV_SOAK") == "1"
 
-SMALL: dict[str, Any] = {"windows": (), "answer_tokens": 2 if SOAK else 1, "far_tokens": 24 if SOAK else 8, "longest": 64, "http": True}
+SMALL: dict[str, Any] = {
+    "windows": (),
+    "answer_tokens": 2 if SOAK else 1,
+    "far_tokens": 24 if SOAK else 8,
+    "longest": 64,
+    "http": True,
+}
 
 WINDOWED, COMPRESSED, RECURRENT = "gemma3_text", "deepseek_v4", "qwen3_next"
 

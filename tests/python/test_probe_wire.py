@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe against services that hang, drip, lie in their JSON or lead elsewhere: typed errors, bounded, partial results."""
+"""The probe against services that hang, drip, break their JSON or lead elsewhere: typed, bounded, partial results."""
 
 from __future__ import annotations
 
@@ -184,9 +184,12 @@ def test_a_key_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(client: socket.socket) -> None:
         seen.append(b"came")
 
-    with answering(elsewhere) as other, answering(
-        lambda client: client.sendall(http(b"", f"Location: http://{other}/{SECRET}", status="302 Found"))
-    ) as host:
+    with (
+        answering(elsewhere) as other,
+        answering(
+            lambda client: client.sendall(http(b"", f"Location: http://{other}/{SECRET}", status="302 Found"))
+        ) as host,
+    ):
         with pytest.raises(EndpointError) as moved:
             Endpoint(f"http://{host}", key_env="PROBE_KEY").get("/models")
         assert "redirects are not followed" in str(moved.value) and SECRET not in str(moved.value)
@@ -207,7 +210,16 @@ def test_a_key_that_is_none_is_refused_without_being_shown(key: str, monkeypatch
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://x", "http://", "http://user:secret@x", "http://x?key=1", "http://x#a", "http://x:99999", "http://x/a b", "x"],
+    [
+        "ftp://x",
+        "http://",
+        "http://user:secret@x",
+        "http://x?key=1",
+        "http://x#a",
+        "http://x:99999",
+        "http://x/a b",
+        "x",
+    ],
 )
 def test_addresses_that_are_none_are_refused(url: str) -> None:
     with pytest.raises(ArgumentError, match="url") as refused:
@@ -250,7 +262,8 @@ def put(path: str, value: Any) -> dict[str, Any]:
         ("choices/0/logprobs/token_logprobs", [1e999, -1.0], "top_logprobs[0]"),
         ("choices/0/logprobs/top_logprobs", [{"a": "x"}, {}], "top_logprobs[0]"),
         ("choices/0/logprobs/top_logprobs", [{"a": -1.0}], "top_logprobs"),
-        ("usage", 7, "usage"), ("usage/prompt_tokens", -1, "prompt_tokens"), ("usage/prompt_tokens", 2.5, "prompt_tokens"),
+        ("usage", 7, "usage"), ("usage/prompt_tokens", -1, "prompt_tokens"),
+        ("usage/prompt_tokens", 2.5, "prompt_tokens"),
         ("usage/prompt_tokens_details", 7, "prompt_tokens_details"),
         ("usage/prompt_tokens_details/cached_tokens", 10, "cached_tokens"),
         ("usage/prompt_tokens_details/cached_tokens", True, "cached_tokens"),

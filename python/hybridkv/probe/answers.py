@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of a service as data: tokens, their log-probabilities, counts; whatever has another shape is refused by name."""
+"""Answers of a service as data: tokens, log-probabilities, counts; whatever has another shape is refused by name."""
 
 from __future__ import annotations
 
@@ -105,13 +105,15 @@ def completion(document: Json, *, echoed: int = 0, most: int) -> Answer:
     generated = top[echoed:]
     if any(one is None for one in generated):
         raise EndpointError("choices[0].logprobs.token_logprobs", "a number for each generated token", "null")
+    prompt_tokens, cached_tokens = _usage(document)
     return Answer(
         tokens=tokens[echoed:],
         top=tuple(one for one in generated if one is not None),
         prompt_top=top[:echoed],
         ids=_ids(tokens[echoed:]),
         text=text,
-        **_usage(document),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
     )
 
 
@@ -138,7 +140,15 @@ def chat(document: Json, *, most: int) -> Answer:
             top.append(_top(f"{where}[{at}]", name, entry.get("logprob"), others))
         if len(tokens) > most:
             raise EndpointError(where, f"at most {most} tokens", len(tokens))
-    return Answer(tokens=tuple(tokens), top=tuple(top), text=text, ids=_ids(tuple(tokens)), **_usage(document))
+    prompt_tokens, cached_tokens = _usage(document)
+    return Answer(
+        tokens=tuple(tokens),
+        top=tuple(top),
+        text=text,
+        ids=_ids(tuple(tokens)),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
+    )
 
 
 def models(document: Json) -> list[str]:
@@ -166,10 +176,10 @@ def _logprob(where: str, value: object) -> float:
     return max(min(float(value), 0.0), LEAST)
 
 
-def _usage(document: Json) -> dict[str, int | None]:
+def _usage(document: Json) -> tuple[int | None, int | None]:
     usage = document.get("usage")
     if usage is None:
-        return {"prompt_tokens": None, "cached_tokens": None}
+        return None, None
     usage = _is(usage, "usage", dict)
     details = usage.get("prompt_tokens_details")
     details = _is({} if details is None else details, "usage.prompt_tokens_details", dict)
@@ -178,7 +188,7 @@ def _usage(document: Json) -> dict[str, int | None]:
     if prompt is not None and cached is not None and cached > prompt:
         where = "usage.prompt_tokens_details.cached_tokens"
         raise EndpointError(where, f"at most the {prompt} tokens of the prompt", cached)
-    return {"prompt_tokens": prompt, "cached_tokens": cached}
+    return prompt, cached
 
 
 def _count(where: str, value: object) -> int | None:

@@ -2,9 +2,9 @@
 """The benign control: how far two answers to the same tokens are apart although nothing was reused.
 
 Two kinds of pair. "same": the same prompt twice, which shows what batching and kernels without a fixed order do.
-"chunked": an answer that was generated token by token, against one to a prompt that holds its first half, which shows what
-cutting a prompt elsewhere does; every hit cuts it elsewhere. A tolerance from the first kind alone would call the
-rounding of bfloat16 a false hit.
+"chunked": an answer that was generated token by token, against one to a prompt that holds its first half, which shows
+what cutting a prompt elsewhere does; every hit cuts it elsewhere. A tolerance from the first kind alone would call
+the rounding of bfloat16 a false hit.
 """
 
 from __future__ import annotations

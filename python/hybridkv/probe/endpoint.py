@@ -48,10 +48,13 @@ class EndpointError(HybridKVError):
         HTTP status, where one came.
     refused : bool
         The service said that the request is not acceptable (400, 404, 405, 415, 422): another form may be.
+    wait_s : float
+        How long it asks to wait before the next try.
     """
 
     status: int | None = None
     refused: bool = False
+    wait_s: float = 0.2
 
 
 class Endpoint:
@@ -154,7 +157,7 @@ class Endpoint:
                 if not passing or attempt == self._retries:
                     raise
                 self.retried += 1
-                time.sleep(min(error.context.get("wait_s", 0.2), LONGEST_WAIT_S))
+                time.sleep(min(error.wait_s, LONGEST_WAIT_S))
         raise AssertionError("the last attempt returns or raises")
 
     def _once(self, method: str, path: str, body: bytes | None) -> Json:
@@ -188,7 +191,8 @@ class Endpoint:
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():
                 raise self._too_late() from None
-            raise EndpointError("connection", "an HTTP answer", _clean(f"{type(error).__name__}: {error}", key)) from None
+            said = _clean(f"{type(error).__name__}: {error}", key)
+            raise EndpointError("connection", "an HTTP answer", said) from None
         finally:
             timer.cancel()
             connection.close()

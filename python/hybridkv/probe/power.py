@@ -10,7 +10,9 @@ def chance(rate: float, compared: int, wanted: int = 1) -> float:
     """Return the probability that at least `wanted` of so many independent hits are false, at a rate of false hits."""
     if rate >= 1:
         return 1.0 if compared >= wanted else 0.0
-    fewer = sum(math.comb(compared, k) * rate**k * (1 - rate) ** (compared - k) for k in range(min(wanted, compared + 1)))
+    fewer = sum(
+        math.comb(compared, k) * rate**k * (1 - rate) ** (compared - k) for k in range(min(wanted, compared + 1))
+    )
     return max(0.0, 1.0 - fewer)
 
 

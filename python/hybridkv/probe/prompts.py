@@ -13,12 +13,71 @@ from hybridkv.probe.answers import Answer
 Pieces: TypeAlias = tuple[Any, ...]
 """Token ids, or words of about one token each."""
 
-_WORDS = (
-    "apple river stone cloud green table seven light water paper north horse glass music field bread story winter "
-    "silver garden window number letter simple morning engine market island forest summer doctor school bridge "
-    "yellow circle orange dinner castle animal finger mountain pocket ticket corner button basket candle rocket "
-    "mirror ladder planet desert tunnel violin hammer copper marble saddle meadow valley harbor pepper lemon"
-).split()
+_WORDS = [
+    "apple",
+    "river",
+    "stone",
+    "cloud",
+    "green",
+    "table",
+    "seven",
+    "light",
+    "water",
+    "paper",
+    "north",
+    "horse",
+    "glass",
+    "music",
+    "field",
+    "bread",
+    "story",
+    "winter",
+    "silver",
+    "garden",
+    "window",
+    "number",
+    "letter",
+    "simple",
+    "morning",
+    "engine",
+    "market",
+    "island",
+    "forest",
+    "summer",
+    "doctor",
+    "school",
+    "bridge",
+    "yellow",
+    "circle",
+    "orange",
+    "dinner",
+    "castle",
+    "animal",
+    "finger",
+    "mountain",
+    "pocket",
+    "ticket",
+    "corner",
+    "button",
+    "basket",
+    "candle",
+    "rocket",
+    "mirror",
+    "ladder",
+    "planet",
+    "desert",
+    "tunnel",
+    "violin",
+    "hammer",
+    "copper",
+    "marble",
+    "saddle",
+    "meadow",
+    "valley",
+    "harbor",
+    "pepper",
+    "lemon",
+]
 
 
 @dataclass(frozen=True)
@@ -72,7 +131,7 @@ class Prompts:
         self.per_word, self.around = 1.0, 0.0
 
     def fresh(self, tokens: int) -> Prompt:
-        """Return a prompt of so many tokens, the first piece of which was never first before, as far as there are any."""
+        """Return a prompt of so many tokens, its first piece never first before, as far as there are any."""
         return Prompt((self._unique(self.pieces(tokens - round(self.around))),))
 
     def refreshed(self, prompt: Prompt) -> Prompt:

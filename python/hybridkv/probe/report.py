@@ -187,8 +187,8 @@ class ProbeReport:
         control = self.control
         if control.same or control.chunked:
             lines.append(
-                f"noise      {control.noise:.2g} nats over {len(control.same)} equal and {len(control.chunked)} cut pairs; "
-                f"tolerance {control.tolerance:.2g}"
+                f"noise      {control.noise:.2g} nats over {len(control.same)} equal and {len(control.chunked)} cut "
+                f"pairs; tolerance {control.tolerance:.2g}"
             )
         if control.changed:
             lines.append(
@@ -234,7 +234,8 @@ class ProbeReport:
         hit, scratch = (dict(sorted(top.items(), key=lambda item: -item[1])) for top in one.tops)
         other = "from scratch  " if one.from_other is None else "other prompt  "
         return [
-            f"smallest   {one.trial.name}: prompt of {one.total} tokens, {one.cached_tokens} cached, {len(one.requests)} requests",
+            f"smallest   {one.trial.name}: prompt of {one.total} tokens, {one.cached_tokens} cached, "
+            f"{len(one.requests)} requests",
             f"           behind the hit {_brief(hit)}",
             f"           {other} {_brief(scratch)}",
             *(f"           {name}: {again} of 4 repetitions differ" for name, again in self.confirmed.items()),
@@ -261,5 +262,7 @@ class ProbeReport:
 
 
 def _brief(top: dict[str, float]) -> str:
-    shown = [f"{''.join(c if c.isprintable() else '?' for c in token)[:20]} {value:.3f}" for token, value in top.items()]
+    shown = [
+        f"{''.join(c if c.isprintable() else '?' for c in token)[:20]} {value:.3f}" for token, value in top.items()
+    ]
     return ", ".join(shown[:3])

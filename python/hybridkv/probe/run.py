@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from hybridkv.probe import control as controls
 from hybridkv.probe import trials
+from hybridkv.probe.control import measure, sensitivity
 from hybridkv.probe.endpoint import Endpoint, EndpointError
 from hybridkv.probe.identity import examine
 from hybridkv.probe.isolation import find_isolation
@@ -20,7 +21,7 @@ from hybridkv.probe.report import ProbeReport
 from hybridkv.probe.search import Reuse, find_reuse
 from hybridkv.probe.service import Service, Spent, reach
 from hybridkv.probe.trials import Trial
-from hybridkv.probe.verdict import WANTED, ProbeVerdict, exceeding, judge
+from hybridkv.probe.verdict import WANTED, exceeding, judge
 
 _CONFIRMATIONS = 4  # more trials of a kind that differed
 _CONFIRMED = 3  # kinds of trials that are tried again, those that differed most
@@ -62,10 +63,9 @@ def probe(url: str, options: ProbeOptions | None = None, *, progress: Step = lam
     """
     options = options or ProbeOptions()
     began = time.monotonic()
-    make = {"timeout_s": options.timeout_s, "retries": options.retries, "plain_key": options.plain_key}
-    endpoint = Endpoint(url, key_env=options.key_env, **make)
-    other = Endpoint(url, key_env=options.other_key_env, **make) if options.other_key_env else None
-    reference = Endpoint(options.reference, key_env=options.key_env, **make) if options.reference else None
+    endpoint = _endpoint(url, options.key_env, options)
+    other = _endpoint(url, options.other_key_env, options) if options.other_key_env else None
+    reference = _endpoint(options.reference, options.key_env, options) if options.reference else None
     seed = secrets.randbits(63) if options.seed is None else options.seed
     service = Service(endpoint, options, Prompts(seed, options.vocabulary))
     report = ProbeReport(url=endpoint.shown, options=options, seed=seed)
@@ -87,6 +87,12 @@ def probe(url: str, options: ProbeOptions | None = None, *, progress: Step = lam
     return report
 
 
+def _endpoint(url: str, key_env: str | None, options: ProbeOptions) -> Endpoint:
+    return Endpoint(
+        url, key_env=key_env, timeout_s=options.timeout_s, retries=options.retries, plain_key=options.plain_key
+    )
+
+
 def _look(
     service: Service, report: ProbeReport, other: Endpoint | None, reference: Endpoint | None, progress: Step
 ) -> None:
@@ -103,16 +109,18 @@ def _look(
         reuse = Reuse(reported=reuse.reported, step=_BLIND_STEP, least=2 * _BLIND_STEP)
     planned = trials.plan(reuse, report.isolation, service)
     longest = max(trial.shared + trial.suffix for trial in planned)
-    measure = dict(service=service, isolation=report.isolation, reuse=reuse, control=report.control)
-    controls.measure(**measure, tokens=longest, pairs=options.controls)  # type: ignore[arg-type]
-    controls.sensitivity(service, report.control, tokens=longest, pairs=max(2, options.controls // 2))
+    calibrate = partial(
+        measure, service, report.isolation, reuse, report.control, tokens=longest, pairs=options.controls
+    )
+    calibrate()
+    sensitivity(service, report.control, tokens=longest, pairs=max(2, options.controls // 2))
     rounds = options.samples if told else 1
     for _ in range(rounds):
         for trial in planned:
             _try(service, report, trial)
             progress()
     if exceeding(report.observations, report.control):
-        controls.measure(**measure, tokens=longest, pairs=options.controls)  # type: ignore[arg-type]
+        calibrate()
         _confirm(service, report)
     if told:
         examine(service, report.isolation, report.identity, tokens=max(reuse.least, 2 * reuse.step))
@@ -154,6 +162,3 @@ def _shrink(service: Service, report: ProbeReport, reuse: Reuse) -> None:
             break
         best = report.observations[-1]
     report.smallest = min(exceeding(report.observations, report.control), key=lambda one: one.total)
-
-
-__all__ = ["ProbeVerdict", "probe"]

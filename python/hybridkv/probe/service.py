@@ -190,7 +190,9 @@ class Service:
         else:
             answer = answers.completion(document, echoed=len(prompt.pieces) if echoes else 0, most=most)
         if self.form.kind == "ids" and answer.prompt_tokens not in (None, len(prompt.pieces)):
-            raise EndpointError("usage.prompt_tokens", f"the {len(prompt.pieces)} ids of the prompt", answer.prompt_tokens)
+            raise EndpointError(
+                "usage.prompt_tokens", f"the {len(prompt.pieces)} ids of the prompt", answer.prompt_tokens
+            )
         if self.form.logprobs and not answer.tokens:
             raise EndpointError("choices[0].logprobs", "log-probabilities, as asked for", "none")
         return answer

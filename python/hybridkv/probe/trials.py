@@ -15,9 +15,9 @@ twin      a prompt, then one of which only the     itself in a lane apart; witho
           first piece is another: not a hit        one: the first prompt's answer
 ========= ======================================== ================================ =========================
 
-``repeat`` goes on from where an earlier request ended, ``branch`` and ``continued`` from inside one: a manager that keeps a
-window for ends alone is right in the first and wrong in the others. Suffixes are one token, so that the first answer
-token stands next to the boundary, or long, so that a window has faded and a tail has not.
+``repeat`` goes on from where an earlier request ended, ``branch`` and ``continued`` from inside one: a manager that
+keeps a window for ends alone is right in the first and wrong in the others. Suffixes are one token, so that the first
+answer token stands next to the boundary, or long, so that a window has faded and a tail has not.
 """
 
 from __future__ import annotations

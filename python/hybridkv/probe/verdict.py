@@ -28,7 +28,7 @@ class ProbeVerdict(StrEnum):
     NO_REUSE = "no reuse observed"
     """Nothing was reused, so nothing could be wrong with it."""
     CANNOT_TELL = "cannot tell"
-    """No log-probabilities, no count of cached tokens, too much noise, or a service that fails or contradicts itself."""
+    """No log-probabilities, no count of cached tokens, too much noise, a service that fails or contradicts itself."""
 
 
 EXIT_STATUS = {
