@@ -14,7 +14,9 @@ from hybridkv.errors import ArgumentError
 from hybridkv.probe import EXIT_STATUS, ProbeOptions, ProbeVerdict, probe
 from hybridkv.probe.answers import Answer
 from hybridkv.probe.compare import change, difference
+from hybridkv.probe.control import FLOOR, UNCHUNKED_FLOOR, Control
 from hybridkv.probe.power import chance, rate_seen
+from hybridkv.probe.prompts import Prompts
 from probe_models import TOY_FAULTS, HashHit, Ids, Served, Toy
 from probe_server import Service
 from probe_support import SHORT, called, probed, toy
@@ -223,6 +225,7 @@ def test_noise_that_hides_faults() -> None:
 def test_a_service_that_lies_about_cached_tokens(told: Any) -> None:
     report = probed(service={"told": told})
     assert report.verdict is CANNOT_TELL and "cannot be true" in report.reason, report.as_text()
+    assert report.control.discarded > 0  # what is said to be reused is no control
 
 
 def test_one_hiccup_is_no_false_hit() -> None:
@@ -266,6 +269,48 @@ def test_words_without_ids_of_tokens_leave_out_what_needs_them() -> None:
     assert any(line.startswith("continued") for line in report.not_covered())
 
 
+# -- lanes and tolerances ----------------------------------------------------------------------------
+
+
+def test_a_lane_that_is_apart_no_longer_judges_nothing() -> None:
+    class Changing(HashHit):
+        count = 0
+
+        def serve(self, ids: Ids, most: int, salt: str, echo: bool = False) -> Served:
+            self.count += 1
+            return super().serve(ids, most, salt if self.count < 28 else "one for all", echo)
+
+    report = probed(Changing(Toy(), fault=TOY_FAULTS["window of the end of the request"]))
+    assert report.isolation.way == "cache_salt"
+    branches = [o for o in report.observations if o.trial.design == "branch"]
+    assert branches and all(o.apart is None for o in branches)
+
+
+def test_a_reference_that_is_another_model_is_noise() -> None:
+    with called(Service(toy(seed=9, reuses=False), salted=False)) as url:
+        report = probed(service={"salted": False}, reference=url)
+    assert report.verdict is CANNOT_TELL and "noise" in report.reason
+
+
+def test_the_tolerance_stands_above_the_noise_of_both_kinds() -> None:
+    assert Control(same=[0.1], chunked=[0.2]).tolerance == pytest.approx(0.8)
+    assert Control(same=[0.3], chunked=[0.2]).tolerance == pytest.approx(1.2)
+    assert Control(same=[0.0], chunked=[1e-6]).tolerance == FLOOR
+    assert Control(same=[0.0]).tolerance == UNCHUNKED_FLOOR  # what cutting a prompt does is not known
+    assert Control(chunked=[0.1], changed=[0.1, 0.5]).seen_share == 0.5
+
+
+def test_prompts_are_fresh() -> None:
+    prompts = Prompts(1, (0, 256))
+    firsts = [prompts.fresh(8).pieces[0] for _ in range(256)]
+    assert len(set(firsts)) > 250  # before ids run out
+    one = prompts.fresh(20)
+    assert len(one.pieces) == 20 and prompts.refreshed(one).pieces[1:] == one.pieces[1:]
+    assert prompts.refreshed(one).pieces[0] != one.pieces[0]
+    assert all(prompts.pieces(1, other_than=(7,)) != (7,) for _ in range(2000))
+    assert Prompts(1, (0, 256)).fresh(8) == Prompts(1, (0, 256)).fresh(8) != Prompts(2, (0, 256)).fresh(8)
+
+
 # -- arithmetic --------------------------------------------------------------------------------------
 
 
@@ -295,6 +340,8 @@ def test_differences_by_position() -> None:
     long = Answer(tokens=("x", "x", "z"), top=(same, same, same), text="")
     assert difference(long, two, total=10, boundary=8).first_other_token is None
     assert len(difference(long, two, total=10, boundary=8).by_position) == 2
+    parted = Answer(tokens=("x", "y", "z"), top=(same, same, same), text="")
+    assert len(difference(long, parted, total=10, boundary=8).by_position) == 2  # z stands behind another token
     assert difference(two, long, total=11, boundary=8, skip=1).first_other_token == 1
 
 

@@ -119,7 +119,7 @@ def test_answers_that_are_none_are_refused_by_field(name: str) -> None:
     [
         ("http", lambda client: time.sleep(3)),
         ("http", dripping(b"HTTP/1.1 200 OK\r\nX-Slow: ")),
-        ("http", dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")),
+        ("http", dripping(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n{")),
         ("https", dripping(b"\x16\x03\x03\x40\x00")),
     ],
     ids=["silent", "headers drip", "body drips", "handshake drips"],

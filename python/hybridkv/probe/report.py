@@ -222,7 +222,7 @@ class ProbeReport:
             far = f"{max(a.far for a in with_both):9.2g}" if with_both else f"{'-':>9}"
             counts = [one.cached_tokens for one in ones if one.cached_tokens is not None]
             cached = f"{min(counts)}-{max(counts)}" if counts else "-"
-            lines.append(f"{name:34} {cached:>12} {near} {far} {sum(id(one) in wrong for one in ones)}/{len(ones):<3}")
+            lines.append(f"{name:34} {cached:>12} {near} {far} {sum(id(one) in wrong for one in ones)}/{len(ones)}")
         if len(ordered) > _SHOWN_ROWS:
             lines.append(f"and {len(ordered) - _SHOWN_ROWS} kinds of trial that differ less")
         return lines
