@@ -16,7 +16,7 @@ from probe_models import HashHit, Toy
 from probe_server import Engine, Service, serving
 
 SHORT: dict[str, Any] = {
-    "windows": (16,), "vocabulary": (0, 256), "samples": 1, "far_tokens": 24, "controls": 4, "longest": 256,
+    "windows": (16,), "vocabulary": (0, 256), "samples": 1, "far_tokens": 24, "controls": 4, "longest": 256, "seed": 11,
 }  # fmt: skip
 
 _NUMBERS = itertools.count()

@@ -170,7 +170,8 @@ def test_a_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     service.raw = echoes
     with serving(service) as url:
-        arguments = ["probe", url, "--vocabulary", "0:256", "--window", "16", "--samples", "1", "--longest", "64"]
+        arguments = ["probe", url, "--vocabulary", "0:256", "--window", "16", "--samples", "1", "--longest", "128"]
+        arguments += ["--seed", "11"]
         assert cli.main([*arguments, "--key-env", "PROBE_KEY", "--retries", "0", "--json"]) == 0
     printed = capsys.readouterr()
     assert service.headers[0]["Authorization"] == f"Bearer {SECRET}"
@@ -341,7 +342,20 @@ def test_a_single_broken_answer_is_told_and_passed_over() -> None:
 
 
 def test_the_command_prints_the_verdict_and_exits_by_it(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["--vocabulary", "0:256", "--window", "16", "--samples", "1", "--controls", "4", "--far-tokens", "24"]
+    common = [
+        "--vocabulary",
+        "0:256",
+        "--window",
+        "16",
+        "--samples",
+        "1",
+        "--controls",
+        "4",
+        "--far-tokens",
+        "24",
+        "--seed",
+        "11",
+    ]
     for engine, status, said in (
         (toy(), 0, "consistent"),
         (toy(TOY_FAULTS["window zero"]), 1, "false hits seen"),

@@ -49,7 +49,7 @@ BUGS = [
         CONTROL,
         "if reused(service, one) or reused(service, other) or",
         "if",
-        f"{TEST}::test_a_service_that_lies_about_cached_tokens",
+        f"{TEST}::test_what_was_reused_is_no_control",
     ),
     Bug(
         "judge that is a hit itself",

@@ -10,7 +10,7 @@ from hybridkv.probe.answers import Answer
 from hybridkv.probe.service import Service
 
 _SHORTEST = 32
-_BRANCHES = 5  # so many random lengths have a common divisor beyond the step in one of 27 cases
+_BRANCHES = 5  # so many random lengths have a common divisor beyond the step in one of 27 cases or so
 _STRAY_TOKENS = 2  # that prompts of unlike first pieces may begin with: a start token, a collision
 
 
@@ -82,7 +82,7 @@ def find_reuse(service: Service) -> Reuse:
 
 def _branch(service: Service, least: int) -> int:
     """Return the tokens reused of a random shared length."""
-    shared = min(service.options.longest, least + service.prompts.below(least))
+    shared = min(service.options.longest, least + service.prompts.below(3 * least))
     base = service.prompts.fresh(shared)
     first, second = _suffixes(service, 8)
     service.ask(base.then(first))
