@@ -43,7 +43,7 @@ LONG_RUN = [
         "window: of one window ago, expired", "window: of another request", "window: newest row first",
         "overlap: gone", "overlap: of another request", "indexer: all zero", "indexer: of another request",
         "history: one CSA block of another request", "history: moved by one entry", "history: pages read transposed",
-        "history: [plain | rotated] read as [rotated | plain]", "format: other byte order",
+        "history: [plain | rotated] read as [rotated | plain]",
         "storage: last quarter of the history not yet there", "storage: states of one window ago, history right",
         "storage: everything of another request", "storage: everything of weights that differ by 1 %", ONE_BLOCK_LESS,
     )),
@@ -72,6 +72,13 @@ def test_broken_states_of_a_real_model_are_false_hits(name: str, block: int, fau
     report = probed(engine, controls=2, max_requests=55, **SMALL)
     assert engine.false_hits
     assert report.verdict is ProbeVerdict.FALSE_HITS, report.as_text()
+
+
+@pytest.mark.soak
+def test_states_that_give_no_numbers_are_told() -> None:
+    engine = HashHit(real(COMPRESSED), fault=FAULTS["format: other byte order"])
+    report = probed(engine, controls=2, **SMALL)
+    assert report.verdict is ProbeVerdict.CANNOT_TELL and "NaN" in report.reason, report.as_text()
 
 
 def check_own_reuse(name: str, dtype: Any = None, **options: Any) -> None:
