@@ -19,6 +19,7 @@ from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError, HybridKVError
 from hybridkv.planner.command import add_plan
 from hybridkv.printed import printable, put
+from hybridkv.probe.command import add_probe
 from hybridkv.texts import path_of
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_inspect(commands)
     _add_verify(commands)
+    add_probe(commands)
     add_doctor(commands)
     return parser
 
