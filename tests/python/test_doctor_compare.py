@@ -190,7 +190,7 @@ def test_compare_says_nothing_exactly_where_negotiate_agrees(ours: str, of_specs
 FIELDS = {
     ("plain", "page_bytes"): {"cache.groups.kv.page_bytes": "refused"},
     ("layers", "other layers"): {"cache.groups.kv.layers": "refused"},
-    ("two", "two in another order"): {"cache.groups": "refused"},
+    ("two", "two in another order"): {"cache.groups.kv.order": "refused", "cache.groups.p.order": "refused"},
     ("plain", "theta"): {"cache.groups.kv.format.theta": "refused"},
     ("plain", "producer"): {"cache.groups.kv.format.producer_version": "cosmetic"},
     ("plain", "weights"): {"cache.identity.weights": "lost hits"},

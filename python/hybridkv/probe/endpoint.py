@@ -184,8 +184,8 @@ class Endpoint:
             connection.connect()
             held.append(connection.sock)
             connection.request(method, self._path + path, body=body, headers=headers)
-            response = connection.getresponse()
-            return _answer(response, key, late)
+            with connection.getresponse() as response:  # which has the socket to itself by now
+                return _answer(response, key, late)
         except TimeoutError:
             raise self._too_late() from None
         except (OSError, http.client.HTTPException) as error:
