@@ -196,8 +196,7 @@ class HybridCache {
   void close(Ticket& ticket);
   void end(Ticket& ticket, bool keep_tip, bool quarantine);
   void withhold(Ticket& ticket);  // closed, its end waits: nothing more of it is published
-  // Advances and grows many tickets. Requires: arrays as StepArrays says; tickets owned by the caller.
-  // Progress: as grow. Nothing is allocated.
+  // Advances and grows many tickets; allocates nothing. Requires: StepArrays; tickets owned by the caller. Progress: as grow.
   void step(const StepArrays& arrays);
   void settle_step(std::int64_t handle, std::int64_t upto);
   // Pages of a group that the ticket holds: one entry an own block that begins below what was grown, none_u32

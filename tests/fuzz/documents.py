@@ -20,6 +20,8 @@ from hybridkv import cli, store_report
 from hybridkv.doctor.engines import DISTRIBUTIONS, known_of
 from hybridkv.formats import Manifest, from_document, to_document
 from hybridkv.formats.manifest_file import read_manifests
+from hybridkv.probe import answers
+from hybridkv.probe.endpoint import parsed_body
 from hybridkv.replay.pools import Windows
 from hybridkv.replay.shapes import find_shape
 from hybridkv.tiers.known_writers import KnownWriters
@@ -205,6 +207,26 @@ def texts() -> Iterator[Try]:
     def one(dice: random.Random) -> None:
         name = dice.choice(list(readers))
         readers[name](mutated(dice, corpora[name]).decode(errors=dice.choice(("surrogateescape", "replace"))))
+
+    yield one
+
+
+@contextmanager
+def service_answers() -> Iterator[Try]:
+    """What a service under the probe sends: answers to completions and chats, lists of models."""
+    documents = kept("service-answer")
+    readers: dict[str, Callable[[Any], object]] = {
+        "completion": lambda document: answers.completion(document, echoed=1, most=2),
+        "chat": lambda document: answers.chat(document, most=2),
+        "models": answers.models,
+    }
+    assert documents.keys() == readers.keys()
+
+    def one(dice: random.Random) -> None:
+        name = dice.choice(list(readers))
+        whole = text_of(documents[name])
+        made = text_of(mutated_json(dice, documents[name])) if dice.random() < 0.7 else mutated(dice, [whole])
+        readers[name](parsed_body(made, "a key"))
 
     yield one
 

@@ -104,7 +104,7 @@ BUGS = [
         "csrc/block/store.cpp",
         "    if (left == 0 || is_directory(id)) return taken;\n",
         "    return taken;\n",
-        f"{UPDATES}::test_pages_that_are_pinned_over_an_update_are_found_by_nobody_when_an_identity_returns",
+        "tests/python/test_identity_returns.py::test_pages_that_are_pinned_over_an_update_are_found_by_nobody_when_an_identity_returns",
     ),
     Bug(
         "closed request publishes late",
@@ -112,7 +112,7 @@ BUGS = [
         CHANGE,
         "            core.withhold()\n",
         "            core.closed\n",
-        f"{UPDATES}::test_the_end_of_a_request_that_waits_for_its_event_publishes_nothing",
+        "tests/python/test_identity_returns.py::test_the_end_of_a_request_that_waits_for_its_event_publishes_nothing",
     ),
     Bug(
         "publish not waited for",

@@ -251,7 +251,7 @@ def _answer(response: http.client.HTTPResponse, key: str, late: threading.Event)
         raise EndpointError("body", "as many bytes as Content-Length says", f"{response.length} fewer", status=status)
     if status != 200:
         raise _refusal(status, raw, response.headers.get("Retry-After"), key)
-    return _parsed(raw, key)
+    return parsed_body(raw, key)
 
 
 def _refusal(status: int, raw: bytes, wait: str | None, key: str) -> EndpointError:
@@ -262,7 +262,14 @@ def _refusal(status: int, raw: bytes, wait: str | None, key: str) -> EndpointErr
     return EndpointError("status", 200, f"{status}: {said}", **context)
 
 
-def _parsed(raw: bytes, key: str) -> Json:
+def parsed_body(raw: bytes, key: str) -> Json:
+    """Return the object of JSON that an answer's body is; the key is never in what is said of it.
+
+    Raises
+    ------
+    EndpointError
+        It is none.
+    """
     try:
         document = json.loads(raw.decode("utf-8"), parse_constant=_no_constant, parse_int=_int)
     except EndpointError:
