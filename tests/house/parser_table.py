@@ -15,7 +15,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "python/hybridkv/adapters/transformers/weights.py": ("checkpoint",),
     "python/hybridkv/checkpoint_files.py": _FILES,
     "python/hybridkv/doctor/documents.py": ("doctor-compare", "doctor-cache"),
-    "python/hybridkv/doctor/manifests.py": ("doctor-compare", "doctor-cache"),
+    "python/hybridkv/doctor/manifests.py": ("doctor-compare",),
     "python/hybridkv/formats/manifest.py": ("manifest", "manifest-file"),
     "python/hybridkv/formats/manifest_file.py": ("manifest-file",),
     "python/hybridkv/keys.py": ("array-interface", "media"),
