@@ -27,9 +27,16 @@ void sequential_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 256) {
     for (int k = 0; k < 256; k += 64)
       _mm_prefetch(reinterpret_cast<const char*>(from + i + 1024 + k), _MM_HINT_NTA);
+#ifdef __AVX512F__
     __m512i line[4];
     for (int k = 0; k < 4; ++k) line[k] = _mm512_load_si512(from + i + 64 * k);
     for (int k = 0; k < 4; ++k) _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i + 64 * k), line[k]);
+#else
+    __m128i line[16];
+    for (int k = 0; k < 16; ++k)
+      line[k] = _mm_load_si128(reinterpret_cast<const __m128i*>(from + i + 16 * k));
+    for (int k = 0; k < 16; ++k) _mm_stream_si128(reinterpret_cast<__m128i*>(to + i + 16 * k), line[k]);
+#endif
   }
   _mm_sfence();
 }
