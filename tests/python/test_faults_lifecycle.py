@@ -82,7 +82,8 @@ def missing() -> hk.Verdict:
 def partial() -> hk.Verdict:
     """HCA keeps blocks of two units; 48 tokens are no multiple of them."""
     group = next(g for g in stored_prefix().measured.spec.groups if g.name == "hca")
-    wide = spec_with("hca", block_tokens=32, rows_per_page=2, page_bytes=2 * group.page_bytes)
+    made = replace(group.format, page_rows=2)
+    wide = spec_with("hca", block_tokens=32, rows_per_page=2, page_bytes=2 * group.page_bytes, format=made)
     cache = hk.HybridCache(wide, blocks=64)
     cache.insert(stored_prefix().prefix[:3])
     return given_back(cache.match(stored_prefix().keys))
