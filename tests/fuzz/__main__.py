@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     arguments = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     arguments.add_argument("names", nargs="*", help="parsers (default: all)")
     arguments.add_argument("--inputs", type=int, default=10**6, help="of each parser at most (1,000,000)")
-    arguments.add_argument("--seconds", type=float, default=600, help="of each parser at most (600)")
+    arguments.add_argument("--seconds", type=float, default=600, help="of processor time, of each parser at most (600)")
     arguments.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     arguments.add_argument("--at", type=int, help="this input alone, to repeat it")
     arguments.add_argument("--weighted", action="store_true", help="fewer of slow parsers, as the short form")

@@ -68,7 +68,7 @@ class Told:
     inputs, refused : int
         Inputs that it read, and those of them that it refused with a typed error.
     slowest, seconds : float
-        CPU time of one input, and seconds of all.
+        CPU time of one input, and of all.
     grown : int
         Bytes that the process grew by at its largest.
     failures : list of str
@@ -92,19 +92,19 @@ class Told:
 
 
 def run(parser: Parser, inputs: int, seconds: float, seed: int, *, only: int | None = None) -> Told:
-    """Let a parser read that many inputs, or as many as it can in that time; ends after a few failures."""
+    """Let a parser read that many inputs, or as many as it can in that processor time; ends after a few failures."""
     told = Told(parser.name, 0, 0, 0.0, 0.0, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with parser.prepare() as one, _watched() as begins:
-            begun, held = time.monotonic(), _peak()
+            begun, held = time.process_time(), _peak()
             for number in range(inputs) if only is None else (only,):
                 dice = random.Random(f"{parser.name} {seed} {number}")
                 begins()
                 _read(told, one, dice, f"--seed {seed} --at {number}", parser.allowed)
-                if len(told.failures) >= _FAILURES_KEPT or time.monotonic() - begun > seconds:
+                if len(told.failures) >= _FAILURES_KEPT or time.process_time() - begun > seconds:
                     break
-            told.seconds = time.monotonic() - begun
+            told.seconds = time.process_time() - begun
             told.grown = _peak() - held
     if told.grown > GROWTH:
         told.failures.append(f"{parser.name}: the process grew by {told.grown} bytes; --seed {seed}")
