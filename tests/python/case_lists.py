@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).parent
 FEATURES = (
     "waits: disk tier",
@@ -30,9 +32,13 @@ def read(name: str) -> list[dict[str, Any]]:
     return cases
 
 
-def collected(cases: Sequence[dict[str, Any]]) -> set[str]:
-    """Names of the tests that pytest collects from the files a list names."""
-    files = sorted({name.split("::")[0] for case in cases for name in case.get("tests", ())})
+def collected(cases: Sequence[dict[str, Any]], session: pytest.Session) -> set[str]:
+    """Names of the tests that pytest collects from the files a list names; those of this run, where it has them all."""
+    here = {f"{item.path.name}::{item.name.split('[')[0]}" for item in session.items}
+    wanted = {name for case in cases for name in case.get("tests", ())}
+    if wanted <= here:
+        return here
+    files = sorted({name.split("::")[0] for name in wanted})
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
         cwd=HERE,

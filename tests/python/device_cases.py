@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of ``hk.ops`` on device arrays under the stand-in driver, each in a process of its own.
 
-``python device_cases.py NAME`` runs the function of that name; ``HYBRIDKV_LIBCUDA`` names the library made of
+``python device_cases.py NAME...`` runs the functions of those names, each in a fork, and prints of each its name,
+whether it came through, and what it wrote, as JSON; ``HYBRIDKV_LIBCUDA`` names the library made of
 ``tests/cpp/fake_cuda``, whose device memory is host memory that is registered with it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -84,6 +88,7 @@ def refused(call: Callable[[], None]) -> KernelContract:
     raise AssertionError("was taken")
 
 
+WITHOUT = "doctor_tells_why_there_is_none"
 LAYOUT = hk.ops.PageRows(64, 576, None, 8)
 IDS = np.array([3, -1, 0, 3, 1], np.int32)
 
@@ -341,9 +346,31 @@ CASES = {
     name: item
     for name, item in list(globals().items())
     if callable(item) and getattr(item, "__module__", "") == __name__ and item.__annotations__ == {"return": "None"}
-    and name not in ("main",)
+    and name not in ("main", "run")
 }  # fmt: skip
 
+
+def run(name: str) -> tuple[bool, str]:
+    """Run one case in a fork of this process, which has not opened the driver; tell whether it came through."""
+    with tempfile.TemporaryFile("w+") as told:
+        child = os.fork()
+        if child == 0:
+            os.dup2(told.fileno(), 2)
+            status = 1
+            try:
+                assert name == WITHOUT or _core.cuda_facts()["available"], _core.cuda_facts()
+                CASES[name]()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        told.seek(0)
+        return status == 0, told.read()
+
+
 if __name__ == "__main__":
-    assert _core.cuda_facts()["available"] or sys.argv[1] == "doctor_tells_why_there_is_none", _core.cuda_facts()
-    CASES[sys.argv[1]]()
+    for case in sys.argv[1:]:
+        print(json.dumps([case, *run(case)]), flush=True)

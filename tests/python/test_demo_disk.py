@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk demo: a process is killed, another resumes its conversations, and it says where that does not come out."""
+"""The disk demo: a process is killed, another resumes its conversations, and it says where that does not come out.
+
+The run itself is a soak test: ``make demo`` does it, and fails where a turn does not come out.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ def result(folder: Path) -> DiskResult:
     return found
 
 
+@pytest.mark.soak
 def test_conversations_of_a_killed_process_resume(result: DiskResult) -> None:
     assert result.failure == ""
     assert {turn.conversation for turn in result.resumed} == set(TALKS)
@@ -45,6 +49,7 @@ def test_conversations_of_a_killed_process_resume(result: DiskResult) -> None:
     assert result.opened["scanned_regions"] >= 1  # nobody closed it
 
 
+@pytest.mark.soak
 def test_damaged_records_are_passed_over(result: DiskResult) -> None:
     turns = {turn.conversation: turn for turn in result.resumed if turn.damaged is not None}
     assert {name: turn.damaged for name, turn in turns.items()} == {
@@ -58,6 +63,7 @@ def test_damaged_records_are_passed_over(result: DiskResult) -> None:
     assert refused + result.opened["torn"] >= 2
 
 
+@pytest.mark.soak
 def test_the_report_tells_all_of_it(result: DiskResult) -> None:
     text = disk.as_text([result])
     for turn in result.resumed:
@@ -67,6 +73,7 @@ def test_the_report_tells_all_of_it(result: DiskResult) -> None:
     assert told["before"]["records"] == result.before["records"] and "answers" not in told["before"]
 
 
+@pytest.mark.soak
 def test_the_stores_stay_and_are_not_written_over(result: DiskResult, folder: Path) -> None:
     with hk.DiskTier(folder / "deepseek-v4", 48 << 20) as tier:
         assert tier.recovered.records > 0
@@ -74,6 +81,7 @@ def test_the_stores_stay_and_are_not_written_over(result: DiskResult, folder: Pa
         disk.run_disk(folder)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("which", "change"),
     [

@@ -42,8 +42,10 @@ def wrong(cases: list[dict[str, Any]], known: set[str]) -> list[str]:
     return problems(cases, known, IDS) + miscounted
 
 
-def test_every_case_has_its_tests_or_the_feature_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert wrong(CASES, collected(CASES)) == []
+def test_every_case_has_its_tests_or_the_feature_it_waits_for(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    assert wrong(CASES, collected(CASES, request.session)) == []
     with capsys.disabled():
         print("\n" + summary("field cases", CASES))
     assert 4 * sum("tests" in case for case in CASES) >= 3 * len(CASES)

@@ -25,7 +25,7 @@ from hybridkv.tiers import Store
 from store_support import call, fill, open_tier
 
 TESTS = Path(__file__).parents[1]
-INPUTS, SEED = 2000, 7
+INPUTS, SEED = 1000, 7
 APART = ("checkpoint", "image", "row-format")  # they need torch; no line of the core is in them: they run here
 
 

@@ -107,7 +107,7 @@ def test_an_agreement_is_of_sizes_that_its_plans_have() -> None:
     """Sides at random: where they agree, each side's pages are those that its plan begins or ends with."""
     draw = random.Random(4)
     agreed = converted = 0
-    for _ in range(2000):
+    for _ in range(600):
         sides = []
         for _ in range(2):
             rows = draw.choice((32, 64))
@@ -131,7 +131,7 @@ def test_an_agreement_is_of_sizes_that_its_plans_have() -> None:
             assert own.rows_per_page in (None, row.page_rows) and own.page_bytes in (row.page_bytes, row.page_stride)
             same = sides[0].groups[0].block_tokens == sides[1].groups[0].block_tokens
             assert own.block_tokens == 4 * row.page_rows or (same and "pages" not in [s.name for s in plan.steps])
-    assert agreed > 100 and converted > 50, (agreed, converted)
+    assert agreed > 50 and converted > 20, (agreed, converted)
 
 
 # ---- order ---------------------------------------------------------------------------------------

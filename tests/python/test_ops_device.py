@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import shutil
 import subprocess
@@ -12,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import device_cases
+from device_cases import WITHOUT
 from hybridkv import _core
 
 ROOT = Path(__file__).resolve().parents[2]
-WITHOUT = "doctor_tells_why_there_is_none"
 
 # Cases that compare bytes run in each order of threads.
 ORDERED = [
@@ -42,18 +44,29 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def run_case(name: str, **environment: str) -> None:
-    """Run one case in a process of its own, which opens the driver afresh."""
-    command = [sys.executable, "-W", "error", device_cases.__file__, name]
-    told = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **environment}
+@functools.cache
+def run_cases(names: tuple[str, ...], **environment: str) -> dict[str, tuple[bool, str]]:
+    """Run cases, each in a fork that opens the driver afresh: whether each came through, and what it wrote."""
+    command = [sys.executable, "-W", "error", device_cases.__file__, *names]
+    path = os.pathsep.join(path for path in sys.path if path)
+    told = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **environment}  # a fork has one thread
     run = subprocess.run(command, env=told, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
+    return {name: (through, wrote) for name, through, wrote in map(json.loads, run.stdout.splitlines())}
+
+
+def run_case(name: str, **environment: str) -> None:
+    """Run the case that tells why there is no device."""
+    through, wrote = run_cases((name,), **environment)[name]
+    assert through, wrote[-3000:]
 
 
 @needs_kernels
 @pytest.mark.parametrize(("name", "order"), ORDERED)
 def test_on_the_stand_in(name: str, order: str, stand_in: Path) -> None:
-    run_case(name, HYBRIDKV_LIBCUDA=str(stand_in), HKV_FAKE_ORDER=order)
+    names = tuple(one for one, of in ORDERED if of == order)
+    through, wrote = run_cases(names, HYBRIDKV_LIBCUDA=str(stand_in), HKV_FAKE_ORDER=order)[name]
+    assert through, wrote[-3000:]
 
 
 @needs_kernels

@@ -16,8 +16,10 @@ REPLAY_AND_LOADS = ("R1", "R2", "R4", "T1", "T3", "T4", "T5", "F2", "F3")
 IDS = {*ALLOCATION, *REPLAY_AND_LOADS}
 
 
-def test_every_case_has_its_tests_or_the_feature_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert problems(CASES, collected(CASES), IDS) == []
+def test_every_case_has_its_tests_or_the_feature_it_waits_for(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    assert problems(CASES, collected(CASES, request.session), IDS) == []
     with capsys.disabled():
         print("\n" + summary("peer cases", CASES))
     assert all("tests" in case for case in CASES if case["id"] in ALLOCATION)

@@ -16,7 +16,7 @@ import hybridkv as hk
 from hybridkv.policy import LruPolicy
 from naive_policy import NaivePolicy, Page, Tokens
 
-SEEDS = 60 * (10 if os.environ.get("HYBRIDKV_SOAK") == "1" else 1)
+SEEDS = 600 if os.environ.get("HYBRIDKV_SOAK") == "1" else 12
 STEPS = 50
 UNIT = 4
 

@@ -90,7 +90,7 @@ def exact(ours: Manifest, theirs: Manifest, *, boundary: bool) -> bool:
 def test_records_are_one_exactly_where_negotiation_has_nothing_against_it() -> None:
     """For any two specs, of the record of a block (history alone) and of a boundary (everything)."""
     draw, found = random.Random(3), Counter[tuple[bool, bool]]()
-    for _ in range(6000):
+    for _ in range(1500):
         ours, theirs = (Manifest.of(one) for one in pair(draw))
         for boundary in (False, True):
             same = ours.records[boundary] == theirs.records[boundary]
@@ -98,4 +98,4 @@ def test_records_are_one_exactly_where_negotiation_has_nothing_against_it() -> N
             differences = [str(d) for d in negotiate(ours, theirs).differences]
             assert same is agreed, f"{'boundary' if boundary else 'block'}: equal names {same}; {differences}"
             found[boundary, same] += 1
-    assert len(found) == 4 and min(found.values()) > 500, found
+    assert len(found) == 4 and min(found.values()) > 100, found

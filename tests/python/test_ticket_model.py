@@ -26,7 +26,7 @@ from ticket_world import KINDS
 
 SOAK = os.environ.get("HYBRIDKV_SOAK") == "1"
 SECONDS = float(os.environ.get("HYBRIDKV_TICKET_SECONDS", "120"))  # of each kind of model, in a soak
-LISTS = 200  # of each kind otherwise
+LISTS = 60  # of each kind otherwise
 EVENTS = 60
 POOLS = (None, 14, 20)  # pages of each group: room, and short of it
 
@@ -99,7 +99,7 @@ def test_events_that_shrink_leave_cache_and_model_alike() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=5000 if SOAK else 300,
+            max_examples=5000 if SOAK else 80,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -111,7 +111,7 @@ def test_the_events_reach_what_they_are_for() -> None:
     """The lists hold enough of every kind of thing for agreement to mean something."""
     seen: dict[str, int] = {}
     for kind in KINDS:
-        for seed in range(25):
+        for seed in range(15):
             world = drive(kind, seed)
             metrics: Any = world.cache.metrics()
             for name in ("effective_hits", "withdrawn", "duplicates", "published", "retired", "misses"):

@@ -85,6 +85,7 @@ def test_what_is_written_is_seen(dynamic: bool) -> None:
     assert counter.frame_count == (1 if dynamic else 3)
 
 
+@pytest.mark.soak  # half a minute of a C++ compiler
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
 def test_by_the_default_backend() -> None:
     compare(torch.compile(written_and_read, fullgraph=True, dynamic=True), 3)
