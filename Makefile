@@ -29,7 +29,7 @@ sys.exit(sys.version_info < (3, 11) or not os.path.exists(headers))
 endef
 export USABLE
 
-.PHONY: help demo test cpp bench lint format stub soak faults fuzz skew weaken mutants clean
+.PHONY: help demo test cpp bench lint format stub reference soak faults fuzz skew weaken mutants clean
 
 help:  ## what can be made (options of demo, test, bench: ARGS="..."; also PYTHON=, JOBS=)
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -98,6 +98,9 @@ format: .venv/.tools  ## rewrite sources in the house's format
 
 stub: .venv/.package .venv/.tools  ## rewrite python/hybridkv/_core.pyi from the built module
 	@PYTHONPATH=tests $(PY) tests/house/stub.py --write
+
+reference: .venv/.package  ## rewrite docs/api from the docstrings
+	@PYTHONPATH=tests $(PY) tests/house/api_reference.py --write
 
 soak: $(TEST_TOOLS) cpp  ## long property and stress runs
 	@HYBRIDKV_SOAK=1 ctest --preset $(PRESET) -LE relacy

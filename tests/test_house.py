@@ -12,7 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from house import documents, headers, includes, length, optional, orders, parsed, registered, sdist, secure, stub
+from house import (
+    api_reference,
+    documents,
+    headers,
+    includes,
+    length,
+    optional,
+    orders,
+    parsed,
+    registered,
+    sdist,
+    secure,
+    stub,
+)
 from house.tree import PRODUCT_FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -258,6 +271,23 @@ def test_a_test_file_without_tests_is_caught(tmp_path: Path, monkeypatch: pytest
 def test_the_stub_is_the_module() -> None:
     found = stub.differences(ROOT, stub.generated())
     assert not found, "make stub rewrites it\n" + "\n".join(found)
+
+
+def test_the_api_reference_is_what_the_docstrings_say() -> None:
+    found = api_reference.differences(ROOT)
+    assert not found, "make reference rewrites it\n" + "\n".join(found[:20])
+
+
+def test_an_api_reference_that_lags_is_caught(copy: Path) -> None:
+    page = f"{api_reference.FOLDER}/graph.md"
+    assert api_reference.differences(copy) == []
+    swap(page, "captured", "capture")(copy)  # one word of a docstring changed
+    assert api_reference.differences(copy)
+    (copy / page).unlink()
+    assert api_reference.differences(copy)
+    plant(page, api_reference.pages()["graph.md"])(copy)
+    plant(f"{api_reference.FOLDER}/gone.md", "")(copy)
+    assert api_reference.differences(copy) == [f"{api_reference.FOLDER}/gone.md: of no module"]
 
 
 def test_a_stub_that_lags_is_caught(copy: Path) -> None:
