@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ class SideBySide:
     >>> side = SideBySide(old, new, fresh=pair)
     >>> side.store(range(100))
     >>> new.cache.evict(new._keys(range(100)), {"swa": True})
-    6
+    7
     >>> side.observe(range(50)).kind
     'less'
     """
@@ -249,7 +250,8 @@ class SideBySide:
         with self._lock:
             kinds = {kind: number for kind, number in self._counts.items() if kind}
             total = self._counts.total()
-            return SideBySideReport(total, self._counts[""], kinds, *self._reused, tuple(self._kept))
+            old, new = self._reused
+            return SideBySideReport(total, self._counts[""], kinds, old, new, tuple(self._kept))
 
 
 class _Shrinking:
@@ -264,12 +266,12 @@ class _Shrinking:
             if self._decided(kept, prompt) is not None:
                 kept = minimal(kept, lambda part: self._decided(part, prompt) is not None, most_calls=self._left)
                 short = _shortest(prompt, lambda tokens: self._decided(kept, tokens) is not None)
-                for at in range(len(kept)):
-                    kept[at] = _shortest(kept[at], lambda tokens, at=at: self._with(kept, at, tokens, short))
+                for at, whole in enumerate(kept):
+                    kept[at] = _shortest(whole, partial(self._with, kept, at, short))
                 return self._made(tuple(kept), short, fresh=True)
         return self._made((), _shortest(prompt, lambda tokens: self._decided(None, tokens) is not None), fresh=False)
 
-    def _with(self, stored: list[Tokens], at: int, tokens: Tokens, prompt: Tokens) -> bool:
+    def _with(self, stored: list[Tokens], at: int, prompt: Tokens, tokens: Tokens) -> bool:
         return self._decided([*stored[:at], tokens, *stored[at + 1 :]], prompt) is not None
 
     def _decided(self, stored: Sequence[Tokens] | None, prompt: Tokens) -> tuple[Decision, Decision] | None:
@@ -300,7 +302,7 @@ class _Shrinking:
 
 
 def _shortest(tokens: Tokens, shows: Callable[[Tokens], bool]) -> Tokens:
-    """Return the shortest prefix found that shows it: by halving, then by whole steps, since it need not be monotone."""
+    """Return the shortest prefix found that shows it: by steps of half its length, then smaller ones."""
     best, step = len(tokens), max(1, len(tokens) // 2)
     while step:
         if best > step and shows(tokens[: best - step]):
@@ -327,5 +329,12 @@ def _told(decision: Decision) -> str:
 
 
 def _ids(tokens: Any) -> Tokens:
-    """Return token ids as an array of its own; block_keys refuses what are none."""
-    return np.array(readable_ids(tokens), dtype=np.int64)
+    """Return token ids as an array of its own."""
+    expected = "an integer array or sequence of ids [[tokens]]"
+    try:
+        ids = np.array(readable_ids(tokens))
+    except ValueError as error:  # rows of different length, for one
+        raise ArgumentError("tokens", expected, type(tokens).__name__) from error
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise ArgumentError("tokens", expected, f"{ids.dtype}, shape {ids.shape}")
+    return ids.astype(np.int64)

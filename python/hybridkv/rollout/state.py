@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from hybridkv.arguments import integer
@@ -169,7 +170,7 @@ def _check_fits(plan: RolloutPlan, state: RolloutState) -> None:
         raise ArgumentError("state.stage", f"below {stages}, the stages of the plan", state.stage)
     if state.mismatches > state.samples:
         raise ArgumentError("state.mismatches", f"at most the samples, {state.samples}", state.mismatches)
-    rising = all(a < b for a, b in zip(state.recent, state.recent[1:], strict=False))
+    rising = all(a < b for a, b in pairwise(state.recent))
     if not rising or len(state.recent) > plan.rollback_mismatches or len(state.recent) > state.mismatches:
         expected = f"at most {min(plan.rollback_mismatches, state.mismatches)} ascending numbers"
         raise ArgumentError("state.recent", expected, state.recent)
