@@ -68,8 +68,8 @@ class Canary:
     shadow : bool, optional
         Hits are decided and not used; see :attr:`shadow`.
     evict : bool, optional
-        Retire the pages of a mismatched prefix, of the groups that it is laid to, else of all: the next request
-        computes them anew. Pinned ones stay.
+        Retire the pages of a prompt that differs, of every group: what was computed behind a wrong state is wrong too.
+        Pinned ones stay: settle after the lease was released.
     clock : callable, optional
         Seconds that never go back. Default: ``time.monotonic``.
 
@@ -252,7 +252,7 @@ class Canary:
         off = self._off_for(verdict._keys, lease) if self._board.tripped else ()
         shadow = self._shadow or (asked is not None and asked._shadow)
         if off:
-            trials = None if asked is None or shadow else self._board.begin_trial(off)
+            trials = None if asked is None else self._board.begin_trial(off)  # in shadow too: nobody is given it
             if asked is None or trials is None:
                 return self._withhold(lease, off[0], tokens)
             self._draw(asked, SampleKind.TRIAL, verdict, lease, trials)
@@ -337,7 +337,7 @@ class Canary:
         why = _sentence(sample, judgement)
         sample._open = False
         tripped = self._board.note(_with(sample, blamed, self._board), sample._trials, blamed, why)
-        evicted = self._retire(sample, attribution) if blamed and self._evict else 0
+        evicted = self._retire(sample) if blamed and self._evict else 0
         with self._lock:
             self._counts.update(compared=1, mismatches=judgement.mismatch, evicted_pages=evicted)
             self._by_end.update(judgement.ends)
@@ -356,10 +356,10 @@ class Canary:
             return tuple(self._groups[name] for name in attribution.groups)
         return (self._model,)
 
-    def _retire(self, sample: Sample, attribution: Attribution) -> int:
-        chosen = None if not attribution.groups else dict.fromkeys(attribution.groups, True)
+    def _retire(self, sample: Sample) -> int:
+        """Retire the whole prompt: what was computed behind a wrong state is wrong in every group."""
         with suppress(Closed, ArgumentError):  # closed, or the weights were replaced meanwhile: nothing is left of it
-            return self.cache.evict(sample.keys, chosen)
+            return self.cache.evict(sample.keys)
         return 0
 
     def _abandon(self, sample: Sample) -> None:
