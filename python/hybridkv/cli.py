@@ -148,8 +148,8 @@ def _add_demo(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--rollout",
         action="store_true",
-        help="instead of these parts: switch reuse on by steps over DeepSeek-V4, break its windows on the way, and show "
-        "what a canary sees and what backs off",
+        help="instead of these parts: switch reuse on by steps over DeepSeek-V4, break its windows on the way, and "
+        "show what a canary sees and what backs off",
     )
     parser.add_argument(
         "--picture",

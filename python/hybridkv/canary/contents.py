@@ -31,14 +31,15 @@ class StoredContent:
     Parameters
     ----------
     cache : HybridCache
-        With its pools bound.
+    pools : mapping of str to array or sequence of arrays
+        Each group's pool, as it was bound: what :func:`hybridkv.ops.fingerprint` takes.
     most_pages : int, optional
         Pages that are remembered; beyond, those noted longest ago are forgotten, and are not compared.
 
     Raises
     ------
     ArgumentError
-        No cache, no number.
+        No cache, no number, a group without a pool, or none of that name.
 
     Notes
     -----
@@ -47,12 +48,16 @@ class StoredContent:
     own tip) is to be noted again.
     """
 
-    def __init__(self, cache: HybridCache, *, most_pages: int = _MOST_PAGES) -> None:
+    def __init__(self, cache: HybridCache, pools: Mapping[str, Any], *, most_pages: int = _MOST_PAGES) -> None:
         from hybridkv.cache import HybridCache
 
         if not isinstance(cache, HybridCache):
             raise ArgumentError("cache", "a HybridCache", type(cache).__name__)
-        self._cache = cache
+        names = [group.name for group in cache.spec.groups]
+        if not isinstance(pools, Mapping) or set(pools) != set(names):
+            got = ", ".join(map(str, pools)) if isinstance(pools, Mapping) else type(pools).__name__
+            raise ArgumentError("pools", f"those of {', '.join(names)}", got)
+        self._cache, self._pools = cache, {name: pools[name] for name in names}
         self._most = count("most_pages", most_pages)
         self._known: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -74,13 +79,13 @@ class StoredContent:
 
         Raises
         ------
-        ArgumentError
-            A pool is not bound.
+        KernelContract
+            A pool that the fingerprint does not take.
         LeaseExpired
             The lease is not valid.
         """
         noted = 0
-        for group in self._groups():
+        for group in self._pools:
             names, pages = self._pages(lease, group)
             prints = self._of_pool(group, pages)
             with self._lock:
@@ -112,7 +117,9 @@ class StoredContent:
         Raises
         ------
         ArgumentError
-            A pool is not bound, an unknown group, an array of other pages.
+            An unknown group, an array of other pages.
+        KernelContract
+            A pool, or an array, that the fingerprint does not take.
         LeaseExpired
             The lease is not valid.
         """
@@ -120,7 +127,7 @@ class StoredContent:
         for name in given:
             self._cache._group_index(name)
         found = []
-        for group in self._groups():
+        for group in self._pools:
             names, pages = self._pages(lease, group)
             prints = self._of_array(group, given[group], len(pages)) if group in given else self._of_pool(group, pages)
             with self._lock:
@@ -128,9 +135,6 @@ class StoredContent:
             if any(was is not None and was != now for was, now in zip(known, prints, strict=True)):
                 found.append(group)
         return tuple(found)
-
-    def _groups(self) -> list[str]:
-        return [group.name for group in self._cache.spec.groups]
 
     def _pages(self, lease: Lease, group: str) -> tuple[list[tuple[str, int, int]], npt.NDArray[np.int32]]:
         """Return what names the pages that a lease holds of a group, and their ids [[pages]]."""
@@ -140,10 +144,8 @@ class StoredContent:
         return [(group, int(p), int(h)) for p, h in zip(pages, handouts[held], strict=True)], pages
 
     def _of_pool(self, group: str, pages: npt.NDArray[np.int32]) -> list[bytes]:
-        arrays = self._cache._bound.get(group)
-        if arrays is None:
-            raise ArgumentError("group", "a group whose pool is bound", group)
-        return _prints(arrays, pages)
+        pool = self._pools[group]
+        return _prints(list(pool) if isinstance(pool, (list, tuple)) else [pool], pages)
 
     def _of_array(self, group: str, array: Any, pages: int) -> list[bytes]:
         shape = getattr(array, "shape", None)

@@ -4,7 +4,8 @@
 With ``--json`` the demo prints ``{schema, version, seconds, models, picture, traces, faults, disk, rollout, skipped}``:
 ``models`` is the list of :mod:`hybridkv.demo.report`, ``traces`` the object of :mod:`hybridkv.replay.report`,
 ``faults`` and ``disk`` the lists of :mod:`hybridkv.demo.faults` and :mod:`hybridkv.demo.disk`, ``rollout`` the object
-of :mod:`hybridkv.demo.rollout`, each null where that part did not run; ``picture`` is a path or null; ``skipped`` maps what was asked for and could not run to the reason.
+of :mod:`hybridkv.demo.rollout`, each null where that part did not run; ``picture`` is a path or null; ``skipped`` maps
+what was asked for and could not run to the reason.
 """
 
 from __future__ import annotations
