@@ -128,8 +128,8 @@ def test_thresholds_stand_above_the_noise_of_each_end() -> None:
     controls = [Difference(0.001 * n, 0.01 * n, equal_bits=n == 0) for n in range(40)]
     made = Tolerance.calibrated(controls, margin=3)
     assert (made.first, made.last, made.controls) == (pytest.approx(0.117), pytest.approx(1.17), 40)
-    assert Tolerance.calibrated(controls, floor=0.5) == Tolerance(0.5, 0.78, 40)
-    assert Tolerance.calibrated(controls).first == pytest.approx(2 * 0.039), "a margin by default"
+    assert Tolerance.calibrated(controls, floor=0.5) == Tolerance(0.5, 1.56, 40)
+    assert Tolerance.calibrated(controls).first == pytest.approx(4 * 0.039), "a margin by default"
 
 
 def test_the_bound_of_false_alarms_holds() -> None:

@@ -16,8 +16,8 @@ from hybridkv.errors import ArgumentError
 LEAST_CONTROLS = 20
 """Controls that a calibration takes: of fewer the largest says little."""
 
-MARGIN = 2.0
-"""Threshold over the largest change among the controls."""
+MARGIN = 4.0
+"""Threshold over the largest change among the controls: at twice the largest of 216, one of 208 more lay beyond."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import torch
 from hybridkv.adapters.transformers import CheckedReuse, PrefixReuse, benign_controls
 from hybridkv.binomial import most_rate
 from hybridkv.canary import BreakerPolicy, Canary, CanaryMetrics, Tolerance, samples_needed
+from hybridkv.canary.compare import MARGIN
 from hybridkv.demo.models import VOCABULARY, tiny_deepseek_v4
 from hybridkv.printed import page
 from hybridkv.replay.progress import progress
@@ -213,14 +214,14 @@ def as_text(result: RolloutResult) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     told = result.canary
     lines = [
-        f"A logit may be off by {result.tolerance:.2g}: twice the most of {result.controls} benign comparisons; false "
-        f"alarms are below {result.false_alarm_bound:.1%}.",
+        f"A logit may be off by {result.tolerance:.2g}: {MARGIN:g} times the most of {result.controls} benign comparisons; "
+        f"false alarms are below {result.false_alarm_bound:.1%}.",
         "",
         *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows),
         "",
         f"{result.served} answers, {told.compared} compared, {told.mismatches} differ "
         f"({told.mismatches_by_end['first']} at the first token, {told.mismatches_by_end['last']} at the last); "
-        f"{result.wrong_answers} wrong ones were given before reuse went off, "
-        f"{sum(told.withheld.values())} hits were withheld.",
+        f"{result.wrong_answers} wrong ones were given before reuse went off; hits withheld by the breaker: "
+        f"{sum(told.withheld.values())}.",
     ]
     return page(lines)

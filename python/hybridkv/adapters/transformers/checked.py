@@ -74,15 +74,15 @@ class CheckedReuse:
             raise ArgumentError("watch", "one over reuse.cache", "one over another cache")
         self.reuse, self._watch = reuse, watch
 
-    def forward(self, input_ids: Any, *, request: str | bytes | int) -> Checked:
+    def forward(self, input_ids: Any, *, request: str | bytes | int | None = None) -> Checked:
         """Compute the logits of one prompt, and compare where it is drawn.
 
         Parameters
         ----------
         input_ids : torch.Tensor
             [[tokens]] or [[1, tokens]] integers.
-        request : str, bytes or int
-            Its name.
+        request : str, bytes or int, optional
+            Its name. Default, without a rollout: the number of the call.
 
         Returns
         -------
