@@ -181,6 +181,8 @@ def test_the_answer_of_a_hit_that_is_not_used_is_computed_from_scratch(answers: 
     assert shadow.outcome is not None and shadow.outcome.mismatch
     assert torch.allclose(shadow.logits, right, atol=1e-3)
     assert (rollout.state.samples, rollout.state.mismatches) == (1, 1)
+    with pytest.raises(hk.ArgumentError, match="a rollout decides by it"):
+        checked.forward(prompt)
 
 
 def test_what_is_refused(answers: Answers) -> None:

@@ -214,8 +214,8 @@ def as_text(result: RolloutResult) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     told = result.canary
     lines = [
-        f"A logit may be off by {result.tolerance:.2g}: {MARGIN:g} times the most of {result.controls} benign comparisons; "
-        f"false alarms are below {result.false_alarm_bound:.1%}.",
+        f"A logit may be off by {result.tolerance:.2g}, {MARGIN:g} times the most of {result.controls} benign "
+        f"comparisons; false alarms are below {result.false_alarm_bound:.1%}.",
         "",
         *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows),
         "",

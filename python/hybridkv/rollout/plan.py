@@ -65,7 +65,10 @@ class RolloutPlan:
         if self.rollback_mismatches > self.window_samples:
             expected = f"at most window_samples, {self.window_samples}"
             raise ArgumentError("plan.rollback_mismatches", expected, self.rollback_mismatches)
-        needed = samples_needed(self.rate_bound, self.confidence)
+        try:
+            needed = samples_needed(self.rate_bound, self.confidence)
+        except ArgumentError as error:  # so rare that nothing shows it
+            raise ArgumentError("plan.rate_bound", error.expected, self.rate_bound) from None
         if self.samples < needed:
             expected = f"at least {needed}: fewer clean ones do not exclude a rate of {self.rate_bound}"
             raise ArgumentError("plan.samples", expected, self.samples)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from hybridkv.adapters.transformers.inputs import sequences
 from hybridkv.adapters.transformers.rebuild import State, rebuilt
 from hybridkv.adapters.transformers.reuse import PrefixReuse
 from hybridkv.adapters.transformers.rows import RowReuse
-from hybridkv.canary import Canary, Difference, Ends, Outcome, Sample, difference
+from hybridkv.canary import Asked, Canary, Difference, Ends, Outcome, Sample, difference
 from hybridkv.errors import ArgumentError
 from hybridkv.rollout import Rollout
 
@@ -97,7 +98,7 @@ class CheckedReuse:
         if len(rows) != 1:
             raise ArgumentError("input_ids", "one prompt", f"{len(rows)} rows")
         ids = torch.from_numpy(rows[0])
-        with self._watch.asking(request) as asked:
+        with self._asking(request) as asked:
             row = self.reuse.forward(ids[None]).rows[0]
         assert row.logits is not None
         for passed_over in asked.samples[:-1]:  # a page was damaged, and another length was taken
@@ -111,6 +112,13 @@ class CheckedReuse:
         if isinstance(self._watch, Rollout):
             self._watch.note(sample, outcome)
         return Checked(row.logits if sample.use_reused else scratch, row, sample, outcome)
+
+    def _asking(self, request: str | bytes | int | None) -> AbstractContextManager[Asked]:
+        if not isinstance(self._watch, Rollout):
+            return self._watch.asking(request)
+        if request is None:
+            raise ArgumentError("request", "a name: a rollout decides by it", None)
+        return self._watch.asking(request)
 
 
 class _Replaced:
