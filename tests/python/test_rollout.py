@@ -255,7 +255,7 @@ class EndsOnly(CacheManager):
     """Keeps windows at prompt ends alone, as a manager does that lets them slide out."""
 
     def store(self, tokens: Any) -> None:
-        keys = self._keys(tokens)
+        keys = self.keys(tokens)
         whole = keys.tokens // 16
         self.cache.insert(keys[:whole], {"kv": True, "swa": [whole - 1]})
 
@@ -315,7 +315,7 @@ def test_a_disagreement_that_more_state_caused_is_shown_against_that_state() -> 
     old, new = (CacheManager(hk.HybridCache(hk.CacheSpec(16, [HISTORY]), blocks=64)) for _ in range(2))
     side = SideBySide(old, new, fresh=lambda: (_plain(), _plain()))
     side.store(prompt(0, 96))
-    old.cache.evict(old._keys(prompt(0, 96)))
+    old.cache.evict(old.keys(prompt(0, 96)))
     found = side.observe(prompt(0, 97))
     assert found is not None and (found.kind, found.smallest.from_fresh) == ("more", False)
     assert len(found.smallest.prompt) == 17

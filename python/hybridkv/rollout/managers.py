@@ -77,7 +77,7 @@ class CacheManager:
 
     def decide(self, tokens: Tokens) -> Decision:
         """Match, and withdraw the hit."""
-        verdict = self.cache.match(self._keys(tokens))
+        verdict = self.cache.match(self.keys(tokens))
         why = verdict.why
         if verdict.lease is not None:
             verdict.lease.cancel()
@@ -87,8 +87,9 @@ class CacheManager:
     def store(self, tokens: Tokens) -> None:
         """Publish whole units and the tip; OutOfPages passes."""
         if self._stores:
-            self.cache.insert(self._keys(tokens))
+            self.cache.insert(self.keys(tokens))
 
-    def _keys(self, tokens: Tokens) -> BlockKeys:
+    def keys(self, tokens: Tokens) -> BlockKeys:
+        """Return the keys of a prompt."""
         identity = self.cache.spec.identity if self._identity is None else self._identity
         return block_keys(tokens, self.cache.spec.unit_tokens, identity=identity)

@@ -170,7 +170,7 @@ class SideBySide:
     >>> old, new = pair()
     >>> side = SideBySide(old, new, fresh=pair)
     >>> side.store(range(100))
-    >>> new.cache.evict(new._keys(range(100)), {"swa": True})
+    >>> new.cache.evict(new.keys(range(100)), {"swa": True})
     7
     >>> side.observe(range(50)).kind
     'less'
