@@ -200,8 +200,8 @@ BUGS = [
         f"{T_BREAKER}::test_an_abandoned_trial_gives_its_place_back",
     ),
     Bug(
-        "sample by prompt",
-        "hits are drawn by the number of their tokens: some prompts are always compared, others never",
+        "draw without the request",
+        "requests without a name are drawn all alike: every hit is compared, or none ever",
         WATCH,
         "                request = self._number\n",
         "                request = 0\n",
