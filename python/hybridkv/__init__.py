@@ -57,11 +57,13 @@ from hybridkv.windows import KeepWindows
 
 from hybridkv import (  # isort: skip  (hk.formats.compatible, hk.ops.gather)
     alignment,
+    canary,
     digests,
     formats,
     graph,
     ops,
     reference,
+    rollout,
     tiers,
 )
 
@@ -134,12 +136,14 @@ __all__ = [
     "Window",
     "alignment",
     "block_keys",
+    "canary",
     "digests",
     "formats",
     "graph",
     "intersect",
     "ops",
     "reference",
+    "rollout",
     "size_pages",
     "tiers",
     "worst_pages",

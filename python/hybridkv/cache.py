@@ -147,7 +147,7 @@ class HybridCache(CacheView, Tiered):
         if era.refused:
             era.check(keys.identity)
         verdict: Verdict = _core.match(
-            Verdict,
+            self._verdict_type,
             self,
             self._core,
             keys,
@@ -161,6 +161,8 @@ class HybridCache(CacheView, Tiered):
         )
         if verdict._held is not None:
             verdict.lease = Lease(verdict._held, self, listed, mode, era)
+            if self._steering is not None:
+                verdict._settle(self._steering)
         elif self.tier is not None:
             self._skew.note(verdict)
         return verdict
@@ -212,10 +214,12 @@ class HybridCache(CacheView, Tiered):
         if of is not None and of.lease is not None and of.lease.valid:
             _withdraw(of.lease)
         verdict: Verdict = _core.match(
-            Verdict, self, self._core, keys, core_keys, tokens + 1, formats, listed, 0, tokens, mode
+            self._verdict_type, self, self._core, keys, core_keys, tokens + 1, formats, listed, 0, tokens, mode
         )
         if verdict._held is not None:
             verdict.lease = Lease(verdict._held, self, listed, mode, era)
+            if self._steering is not None:
+                verdict._settle(self._steering)
         elif self.tier is not None:
             self._skew.note(verdict)
         return verdict

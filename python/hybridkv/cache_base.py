@@ -37,9 +37,11 @@ from hybridkv.stream_capture import refuse_capture
 from hybridkv.tier_skew import TierSkew
 from hybridkv.tier_writes import TierWrites
 from hybridkv.tiers import Tier
+from hybridkv.verdict import Verdict
 
 if TYPE_CHECKING:
     from hybridkv.graph import Topology
+    from hybridkv.steering import Steering
     from hybridkv.ticket import Ticket
 
 
@@ -96,6 +98,8 @@ class CacheBase(Uncopied):
         self._deferred = Deferred()
         self._holders = Holders(clock, self._deferred)
         self._era = Era({})
+        self._steering: Steering | None = None  # who watches: nothing is asked where nobody does
+        self._verdict_type: type[Verdict] = Verdict
         self._closed = False
         self.tier = tier
         self._tier_writes = TierWrites(tier_writes)

@@ -146,6 +146,12 @@ def _add_demo(commands: _Commands[argparse.ArgumentParser]) -> None:
         "another and compare with computing from scratch (DIR: where the stores stay; default: a temporary folder)",
     )
     parser.add_argument(
+        "--rollout",
+        action="store_true",
+        help="instead of these parts: switch reuse on by steps over DeepSeek-V4, break its windows on the way, and "
+        "show what a canary sees and what backs off",
+    )
+    parser.add_argument(
         "--picture",
         metavar="PATH|none",
         help="where to draw the usable boundaries of one conversation (default: hybridkv-boundaries.png, in build/ "
@@ -177,8 +183,9 @@ def _run_demo(args: argparse.Namespace) -> int:
         "traces": lambda: parts.traces_part(args.trace, options, version=version_of("hybridkv"), shown=not args.json),
         "faults": parts.faults_part,
         "disk": lambda: parts.disk_part(path_of("disk", args.disk) if args.disk else None, shown=not args.json),
+        "rollout": lambda: parts.rollout_part(shown=not args.json),
     }
-    alone = [name for name in ("faults", "disk") if getattr(args, name) not in (None, False)]
+    alone = [name for name in ("faults", "disk", "rollout") if getattr(args, name) not in (None, False)]
     names = alone or (("models", "traces") if args.part == "all" else (args.part,))
     found: list[parts.Part] = []
     for name in names:

@@ -430,8 +430,8 @@ class Tiered(Running):
         Returns
         -------
         Plan or None
-            For :meth:`restore`; None where the tier is not known to have anything that would help, or the cache's cost
-            model says that computing is quicker.
+            For :meth:`restore`; None where the tier is not known to have anything that would help, the cache's cost
+            model says that computing is quicker, or a canary turned the tier off.
 
         Raises
         ------
@@ -441,6 +441,8 @@ class Tiered(Running):
             The cache was closed.
         """
         core_keys = self._tier_keys(keys)
+        if self._steering is not None and self._steering.tier_is_off():
+            return None
         choice = None
         tokens = _core.restorable(self._core, core_keys, keys.tokens)
         if tokens and self.cost is not None:

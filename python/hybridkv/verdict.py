@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hybridkv.keys import BlockKeys
     from hybridkv.lease import Lease
     from hybridkv.reference.conversion_plan import ConversionPlan
+    from hybridkv.steering import Steering
 
 
 _MOST_NAMED = 3  # differences in one sentence
@@ -44,7 +45,7 @@ class Why(NamedTuple):
         That group's own block index, from the start of the prefix.
     code : str
         missing, partial, stale, expired, lagging, filling, drop, pins, in_tier, format, base, page_stride,
-        row_stride, footer, content or load.
+        row_stride, footer, content, load, or withheld (by :mod:`hybridkv.canary`).
     detail : str
         One sentence for an operator; of ABI with the fields that differ (``verdict.differences`` has all).
     """
@@ -233,6 +234,9 @@ class Verdict(_core.Verdict):
             core.flags.writeable = False
             self._boundaries = core
         return self._boundaries
+
+    def _settle(self, steering: Steering) -> None:
+        """Ask who watches the cache; only a :class:`.steering.SteeredVerdict` is ever asked about."""
 
     def _best_restore(self) -> int:
         """Return the length to restore: the longest, or what the cost model chooses when first asked; 0: none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import random
 import socket
@@ -24,6 +25,9 @@ from hybridkv.probe import answers
 from hybridkv.probe.endpoint import parsed_body
 from hybridkv.replay.pools import Windows
 from hybridkv.replay.shapes import find_shape
+from hybridkv.rollout import RolloutPlan, RolloutState
+from hybridkv.rollout.driver import counted, moved
+from hybridkv.rollout.state import from_json, to_json
 from hybridkv.tiers.known_writers import KnownWriters
 
 from .kept import IN_MEMORY, Try, kept
@@ -275,3 +279,21 @@ def checkpoints() -> Iterator[Try]:
                 file.write_bytes(sound[name])
 
         yield one
+
+
+@contextmanager
+def rollouts() -> Iterator[Try]:
+    """Where rollouts stand; what is read goes on, is written, and is read again as the same."""
+    plan = RolloutPlan(shares=(0.01, 0.5), samples=14, rate_bound=0.2, window_samples=10)
+    states = [RolloutState(), RolloutState(stage=1, epoch=3, samples=9, mismatches=1, recent=(4,), promotions=2)]
+    states.append(RolloutState(epoch=8, samples=30, promotions=2, rollbacks=4, strikes=3, seed=7))
+    corpus = [to_json(plan, state).encode() for state in states]
+    sound = [json.loads(text) for text in corpus]
+
+    def one(dice: random.Random) -> None:
+        bent = mutated(dice, corpus) if dice.random() < 0.3 else text_of(mutated_json(dice, dice.choice(sound)))
+        plan, state = from_json(bent)
+        assert from_json(to_json(plan, state)) == (plan, state)
+        assert 0 <= moved(plan, counted(plan, state, mismatch=dice.random() < 0.5)).stage < len(plan.stages)
+
+    yield one

@@ -319,6 +319,7 @@ def parsers() -> list[Parser]:
         Parser("doctor-compare", "facts of two hosts, as files", documents.comparisons, weight=20),
         Parser("doctor-cache", "facts of a cache, as files", documents.facts_of_caches, weight=20),
         Parser("service-answer", "answers of a service that is probed", documents.service_answers),
+        Parser("rollout", "where a rollout stands", documents.rollouts),
         Parser("text", "texts of a command line, versions of packages", documents.texts),
         Parser("array-interface", "array interfaces of token ids", _token_arrays),
         Parser("device-array", "CUDA array interfaces of pools", _device_arrays),

@@ -23,6 +23,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "python/hybridkv/probe/endpoint.py": ("service-answer",),
     "python/hybridkv/regular_file.py": ("config-file", "manifest-file", "checkpoint", *_FILES),
     "python/hybridkv/replay/trace.py": ("trace",),
+    "python/hybridkv/rollout/state.py": ("rollout",),
     "python/hybridkv/spec.py": ("config-file", "config"),
     "python/hybridkv/tiers/adapter.py": ("envelope", "record"),
     "csrc/tier/record.cpp": _RECORDS,

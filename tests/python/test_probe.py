@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from hybridkv.binomial import chance
 from hybridkv.errors import ArgumentError
 from hybridkv.probe import EXIT_STATUS, ProbeOptions, ProbeVerdict, probe
 from hybridkv.probe.answers import Answer
 from hybridkv.probe.compare import change, difference
 from hybridkv.probe.control import FLOOR, UNCHUNKED_FLOOR, Control
-from hybridkv.probe.power import chance, rate_seen
+from hybridkv.probe.power import rate_seen
 from hybridkv.probe.prompts import Prompts
 from probe_models import TOY_FAULTS, HashHit, Ids, Served, Toy
 from probe_server import Service

@@ -7,7 +7,7 @@ reference), :mod:`~hybridkv.demo.hash_hit` and :mod:`~hybridkv.demo.hybrid` (the
 :mod:`~hybridkv.demo.serving` (each answer beside the right one), :mod:`~hybridkv.demo.runs` (all of it, twice),
 :mod:`~hybridkv.demo.report` (scores become a table or JSON), :mod:`~hybridkv.demo.boundaries` and
 :mod:`~hybridkv.demo.picture` (where a conversation could resume), :mod:`~hybridkv.demo.faults` (one state broken at a
-time).
+time), :mod:`~hybridkv.demo.rollout` (reuse switched on by steps).
 
 :mod:`~hybridkv.demo.parts` imports neither torch nor matplotlib; it names the extra to install where one is absent.
 """

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of ``hybridkv demo``: real models, traces, faults, the disk. Each says what it lacks where it cannot run.
 
-With ``--json`` the demo prints ``{schema, version, seconds, models, picture, traces, faults, disk, skipped}``:
+With ``--json`` the demo prints ``{schema, version, seconds, models, picture, traces, faults, disk, rollout, skipped}``:
 ``models`` is the list of :mod:`hybridkv.demo.report`, ``traces`` the object of :mod:`hybridkv.replay.report`,
-``faults`` and ``disk`` the lists of :mod:`hybridkv.demo.faults` and :mod:`hybridkv.demo.disk`, each null where that
-part did not run; ``picture`` is a path or null; ``skipped`` maps what was asked for and could not run to the reason.
+``faults`` and ``disk`` the lists of :mod:`hybridkv.demo.faults` and :mod:`hybridkv.demo.disk`, ``rollout`` the object
+of :mod:`hybridkv.demo.rollout`, each null where that part did not run; ``picture`` is a path or null; ``skipped`` maps
+what was asked for and could not run to the reason.
 """
 
 from __future__ import annotations
@@ -184,10 +185,34 @@ def disk_part(folder: Path | None, *, shown: bool) -> Part:
     return Part(text, {"disk": disk.as_json(results)}, failure=failure)
 
 
+def rollout_part(*, shown: bool) -> Part:
+    """Switch reuse on by steps, with a fault on the way.
+
+    Parameters
+    ----------
+    shown : bool
+        Whether to show a progress bar on a terminal.
+
+    Returns
+    -------
+    Part
+        Empty but for the reason where torch or transformers is not installed.
+    """
+    reason = extras.absent(extras.MODELS)
+    if reason is not None:
+        return Part(skipped={"rollout": reason})
+    from hybridkv.demo import rollout
+    from hybridkv.demo.threads import one_thread
+
+    with one_thread():
+        result = rollout.run_rollout(shown=shown)
+    return Part(rollout.as_text(result), {"rollout": rollout.as_json(result)}, failure=result.failure)
+
+
 def as_json(parts: Sequence[Part], *, version: str, seconds: float) -> dict[str, Any]:
     """Join parts to one JSON object; see the head of this module."""
     joined: dict[str, Any] = {"schema": SCHEMA, "version": version, "seconds": round(seconds, 3)}
-    joined.update(models=None, picture=None, traces=None, faults=None, disk=None)
+    joined.update(models=None, picture=None, traces=None, faults=None, disk=None, rollout=None)
     for part in parts:
         joined.update(part.data)
     return {**joined, "skipped": {name: why for part in parts for name, why in part.skipped.items()}}

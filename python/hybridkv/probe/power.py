@@ -3,17 +3,7 @@
 
 from __future__ import annotations
 
-import math
-
-
-def chance(rate: float, compared: int, wanted: int = 1) -> float:
-    """Return the probability that at least `wanted` of so many independent hits are false, at a rate of false hits."""
-    if rate >= 1:
-        return 1.0 if compared >= wanted else 0.0
-    fewer = sum(
-        math.comb(compared, k) * rate**k * (1 - rate) ** (compared - k) for k in range(min(wanted, compared + 1))
-    )
-    return max(0.0, 1.0 - fewer)
+from hybridkv.binomial import chance
 
 
 def rate_seen(compared: int, *, seen_share: float = 1.0, wanted: int = 1, probability: float = 0.95) -> float | None:

@@ -39,6 +39,7 @@ from hybridkv.keys import BlockKeys, block_keys
 from hybridkv.kinds import Check, Outcome
 from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.spec import CacheSpec
+from hybridkv.steering import WITHHELD
 from hybridkv.texts import encodable
 from hybridkv.tiers import Tier
 from hybridkv.transfers import TIMEOUT_S, duration
@@ -359,6 +360,8 @@ class PrefixReuse:
         for _ in range(_MOST_DAMAGED):
             why = verdict.why
             if verdict.outcome is not Outcome.FALSE_HIT or why is None or why.check is not Check.INTEGRITY:
+                break
+            if why.code == WITHHELD:  # by who watches the cache: asking again changes nothing
                 break
             # The damaged page is out of the way now; boundaries that do not need it may be whole.
             verdict = self.cache.match(keys, limit=limit, formats=formats, verify=self._verify)
