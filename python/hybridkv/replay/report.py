@@ -96,7 +96,7 @@ def _run(result: Result) -> dict[str, Any]:
                 for (check, kind), (requests, tokens) in sorted(tally.lost.items())
             ],
             "match_us": {"median": round(median, 3), "p99": round(high, 3)},
-            "evicted_pages": result.hybrid.policy.evicted_pages,
+            "evicted_pages": result.hybrid.evicted_pages,
             "not_stored": tally.not_stored,
             "unplaced": result.hybrid.cache.metrics().unplaced,
         },
