@@ -158,7 +158,7 @@ def _kept(options: Options) -> str:
 def _trace_lines(found: TraceResult) -> list[str]:
     trace = found.trace
     title = (
-        f"{trace.name}: {len(trace.requests):,} requests, {_short(trace.prompt_tokens)} prompt tokens, "
+        f"{trace.name}: {len(trace.requests):,} requests, {short(trace.prompt_tokens)} prompt tokens, "
         f"{found.answers:,} answers named by a next turn"
     )
     lines = [title, *_HEAD]
@@ -178,8 +178,8 @@ def _row(result: Result) -> str:
         f"  {_percent(promise.promised_requests, promise.requests):>8}"
         f" {_percent(promise.promised_tokens, promise.request_tokens):>6}"
         f"  {_percent(tally.usable_requests, tally.requests):>8}"
-        f" {_percent(tally.usable_tokens, tally.request_tokens):>6} {_short(tally.usable_tokens):>7}"
-        f"  {tally.wrong_requests:>8,} {_short(tally.wrong_tokens):>6}  {median:>5.0f} {high:>5.0f}"
+        f" {_percent(tally.usable_tokens, tally.request_tokens):>6} {short(tally.usable_tokens):>7}"
+        f"  {tally.wrong_requests:>8,} {short(tally.wrong_tokens):>6}  {median:>5.0f} {high:>5.0f}"
     )
 
 
@@ -187,7 +187,7 @@ def _why(result: Result) -> list[str]:
     ordered = sorted(result.hybrid.tally.lost.items(), key=lambda entry: -entry[1][1])
     return [
         f"    {result.model[:18]:<18} {_memory(result):>9}   check {check:<9} state {kind:<10}"
-        f" {requests:>7,} requests {_short(tokens):>8} tokens"
+        f" {requests:>7,} requests {short(tokens):>8} tokens"
         for (check, kind), (requests, tokens) in ordered
     ]
 
@@ -233,7 +233,8 @@ def _percent(part: int, whole: int) -> str:
     return f"{_part(part, whole):.1%}"
 
 
-def _short(count: int) -> str:
+def short(count: int) -> str:
+    """Return a count in three figures: 14.2M."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.1f}{letter}" if count < 100 * size else f"{count / size:.0f}{letter}"

@@ -1,0 +1,2 @@
+def add_compare(commands):
+    pass
