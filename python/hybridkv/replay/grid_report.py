@@ -20,7 +20,7 @@ from typing import Any
 from hybridkv.planner.quantities import byte_text, seconds_text
 from hybridkv.printed import page
 from hybridkv.replay.grid import Grid, Run, TraceRuns
-from hybridkv.replay.report import short
+from hybridkv.replay.report import percent, short
 
 SCHEMA = "hybridkv.replay/2"
 
@@ -190,7 +190,7 @@ def _trace_lines(one: TraceRuns) -> list[str]:
     return [
         f"{trace.name}: {served} in {seconds_text(last.seconds)}, {short(last.tokens)} prompt tokens"
         f" ({blocks:.1f} blocks of {trace.block_tokens} each), {one.answers:,} answers named by a next turn",
-        f"  a cache that never forgets would save {_percent(one.ever_seen, last.tokens)} of them",
+        f"  a cache that never forgets would save {percent(one.ever_seen, last.tokens)} of them",
         f"  {_HEAD}",
         *(f"  {_row(run)}" for run in one.runs),
         "  lost, part of all prompt tokens",
@@ -209,8 +209,8 @@ def _row(run: Run) -> str:
     median, high = tally.match_us()
     return (
         f"{_name(run)} {run.lane.pools.share:>6.0%}"
-        f"  {_percent(tally.promised_tokens, last.tokens):>6} {_percent(tally.usable_requests, tally.requests):>7}"
-        f" {_percent(last.usable, last.tokens):>7} {short(last.usable):>7} {tally.wrong_requests:>6,}"
+        f"  {percent(tally.promised_tokens, last.tokens):>6} {percent(tally.usable_requests, tally.requests):>7}"
+        f" {percent(last.usable, last.tokens):>7} {short(last.usable):>7} {tally.wrong_requests:>6,}"
         f"  {median:>4.0f} {high:>4.0f}"
     )
 
@@ -233,14 +233,10 @@ def _loss_lines(one: TraceRuns) -> list[str]:
     for run in one.runs:
         last = run.samples[-1]
         causes = sorted(last.causes.items(), key=lambda entry: -entry[1])
-        told = ", ".join(f"{name} {_percent(tokens, last.tokens)}" for name, tokens in causes) or "nothing"
+        told = ", ".join(f"{name} {percent(tokens, last.tokens)}" for name, tokens in causes) or "nothing"
         lines.append(f"    {_name(run)}  {told}")
     return lines
 
 
 def _part(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{_part(part, whole):.1%}"

@@ -175,10 +175,10 @@ def _row(result: Result) -> str:
     median, high = tally.match_us()
     return (
         f"{result.model[:18]:<18} {_memory(result):>9} {result.hybrid.pools.share:>4.0%}"
-        f"  {_percent(promise.promised_requests, promise.requests):>8}"
-        f" {_percent(promise.promised_tokens, promise.request_tokens):>6}"
-        f"  {_percent(tally.usable_requests, tally.requests):>8}"
-        f" {_percent(tally.usable_tokens, tally.request_tokens):>6} {short(tally.usable_tokens):>7}"
+        f"  {percent(promise.promised_requests, promise.requests):>8}"
+        f" {percent(promise.promised_tokens, promise.request_tokens):>6}"
+        f"  {percent(tally.usable_requests, tally.requests):>8}"
+        f" {percent(tally.usable_tokens, tally.request_tokens):>6} {short(tally.usable_tokens):>7}"
         f"  {tally.wrong_requests:>8,} {short(tally.wrong_tokens):>6}  {median:>5.0f} {high:>5.0f}"
     )
 
@@ -198,7 +198,7 @@ def _sentence(result: Result) -> list[str]:
         return [f"  {result.model}, {_memory(result)}: no prefix was seen twice."]
     return [
         f"  {result.model}, {_memory(result)}: of {tally.promised_requests:,} hash hits"
-        f" {tally.wrong_requests:,} ({_percent(tally.wrong_requests, tally.promised_requests)})"
+        f" {tally.wrong_requests:,} ({percent(tally.wrong_requests, tally.promised_requests)})"
         " would have resumed on state that is not there."
     ]
 
@@ -229,7 +229,8 @@ def _part(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _percent(part: int, whole: int) -> str:
+def percent(part: int, whole: int) -> str:
+    """Return a part of a whole: 34.5%."""
     return f"{_part(part, whole):.1%}"
 
 
