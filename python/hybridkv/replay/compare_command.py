@@ -18,8 +18,8 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "compare",
         help="a homogeneous and a hybrid model on one trace: states, hits, duties, failures, bytes",
-        description="Replay a trace on a homogeneous and on a hybrid model in the same memory and put side by side what "
-        "each keeps, what a hit means, what the allocator does, how it fails and what it costs.",
+        description="Replay a trace on a homogeneous and on a hybrid model in the same memory and put side by side "
+        "what each keeps, what a hit means, what the allocator does, how it fails and what it costs.",
     )
     parser.add_argument(
         "model",
@@ -33,7 +33,10 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--memory", metavar="SIZE", help="for pages, of each (default: 1/4 of what the trace fills of the hybrid one)"
     )
     parser.add_argument(
-        "--policy", default="ends", metavar="P", help="boundaries that keep states: ends (default), all, or every:TOKENS"
+        "--policy",
+        default="ends",
+        metavar="P",
+        help="boundaries that keep states: ends (default), all, or every:TOKENS",
     )
     parser.add_argument("--unit-tokens", type=int, default=256, metavar="N", help="tokens of a key (default: 256)")
     parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens of an id (default: from the lengths)")

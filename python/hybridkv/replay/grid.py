@@ -26,7 +26,7 @@ from hybridkv.replay.shapes import Shape
 from hybridkv.replay.timeline import Sample, sample_after, take
 from hybridkv.replay.trace import Trace, load_trace
 from hybridkv.replay.units import Units, prepare_units
-from hybridkv.tiers.tier import TierUsage
+from hybridkv.tiers.records import TierUsage
 
 EVICTIONS = ("usability", "lru", TREE, "none")
 
@@ -147,9 +147,7 @@ def replay_grid(paths: Sequence[Path], grid: Grid, *, shown: bool = False) -> li
     """
     _check(grid)
     specs = [(shape.name, shape.make(grid.unit_tokens)) for shape in grid.shapes]
-    traces = [
-        load_trace(path, block_tokens=grid.block_tokens, requests=grid.requests, partial=True) for path in paths
-    ]
+    traces = [load_trace(path, block_tokens=grid.block_tokens, requests=grid.requests, partial=True) for path in paths]
     found: list[TraceRuns] = []
     with _interruptible() as interrupted:
         for number, trace in enumerate(traces):
@@ -200,9 +198,11 @@ def _replay_trace(
     step: Callable[[], None],
     interrupted: Callable[[], bool],
 ) -> TraceRuns:
-    turns = next_turns(trace) if grid.answers else [None] * len(trace.requests)
+    turns: list[int | None] = [None] * len(trace.requests)
+    if grid.answers:
+        turns = next_turns(trace)
     units = Units.of(trace, turns, grid.unit_tokens)
-    runs = _lanes(trace, turns, specs, grid, units, number)
+    runs = _lanes(specs, grid, units, number)
     due = sample_after(trace)
     seen = served = 0
     for work, seconds in zip(prepare_units(trace, units), due.tolist(), strict=True):
@@ -227,21 +227,13 @@ def _replay_trace(
     return TraceRuns(trace, answers, seen, served, served < len(trace.requests), tuple(runs))
 
 
-def _lanes(
-    trace: Trace,
-    turns: list[int | None],
-    specs: Sequence[tuple[str, CacheSpec]],
-    grid: Grid,
-    units: Units,
-    number: int,
-) -> list[Run]:
-    demands = {policy: Demand.of(trace, turns, grid.unit_tokens, policy) for policy in grid.policies}
+def _lanes(specs: Sequence[tuple[str, CacheSpec]], grid: Grid, units: Units, number: int) -> list[Run]:
     runs: list[Run] = []
     for (model, spec), policy in itertools.product(specs, grid.policies):
-        whole = demand_bytes(spec, demands[grid.policies[0]])
+        demand = units.demand(policy, spec.boundary_tokens)
+        whole = demand_bytes(spec, units.demand(grid.policies[0], spec.boundary_tokens))
         sizes = grid.memory or tuple(max(1, int(whole * share)) for share in DEFAULT_SHARES)
         for eviction, size, place in itertools.product(grid.evictions, sizes, grid.places):
-            demand = demands[policy]
             pools = size_pools(spec, size, demand)
             lane = _lane(spec, pools, policy, eviction, place, demand, len(units.names), 1000 * number + len(runs))
             runs.append(Run(model, policy, eviction, place, lane))

@@ -185,7 +185,9 @@ def _answers(grid: Grid) -> str:
 
 def _trace_lines(one: TraceRuns) -> list[str]:
     trace, last = one.trace, one.runs[0].samples[-1]
-    served = f"{one.served:,} requests" if not one.interrupted else f"{one.served:,} of {len(trace.requests):,} requests"
+    served = (
+        f"{one.served:,} requests" if not one.interrupted else f"{one.served:,} of {len(trace.requests):,} requests"
+    )
     blocks = last.tokens / trace.block_tokens / max(1, one.served)
     return [
         f"{trace.name}: {served} in {seconds_text(last.seconds)}, {short(last.tokens)} prompt tokens"

@@ -130,14 +130,17 @@ def hit_rate(one: TraceRuns) -> Figure:
 
 def _line_name(run: Run, one: TraceRuns) -> str:
     """What tells a line from the others: that which differs among the runs."""
-    told = [
-        ("model", run.model, {other.model for other in one.runs}),
-        ("policy", policy_name(run), {policy_name(other) for other in one.runs}),
-        ("eviction", run.eviction, {other.eviction for other in one.runs}),
-        ("tier", "no tier" if run.place is None else str(run.place), {other.place for other in one.runs}),
+    parts = [
+        run.model if len({other.model for other in one.runs}) > 1 else "",
+        policy_name(run) if len({other.policy for other in one.runs}) > 1 else "",
+        run.eviction if len({other.eviction for other in one.runs}) > 1 else "",
+        _tier_name(run) if len({other.place for other in one.runs}) > 1 else "",
     ]
-    parts = [text for _, text, values in told if len(values) > 1]
-    return ", ".join(parts) or f"{run.model}, {policy_name(run)}"
+    return ", ".join(filter(None, parts)) or f"{run.model}, {policy_name(run)}"
+
+
+def _tier_name(run: Run) -> str:
+    return "no tier" if run.place is None else str(run.place)
 
 
 # -- over time -------------------------------------------------------------------------------------
@@ -248,6 +251,11 @@ def _panels(one: TraceRuns, title: str, panel: Callable[[Any, Run], None]) -> Fi
     more = f" (the first {len(runs)} of {len(one.runs)} runs)" if len(runs) < len(one.runs) else ""
     figure.suptitle(title + more, x=0.01, ha="left", fontsize=11, color=INK)
     figure.legend(
-        found.values(), found.keys(), loc="outside lower center", ncols=min(6, max(1, len(found))), frameon=False, fontsize=8
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=min(6, max(1, len(found))),
+        frameon=False,
+        fontsize=8,
     )
     return figure

@@ -21,6 +21,7 @@ from hybridkv.replay.pools import Demand, far_boundary, is_history
 
 _SCALE = 256
 _MOST_BYTES = 1 << 30
+_MIB = 1 << 20
 _ENVELOPE, _PART = 128, 32
 
 
@@ -137,7 +138,8 @@ def open_place(place: Place, spec: CacheSpec, demand: Demand, number: int) -> tu
         place.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError("tier", "a directory", f"{place.folder}: {error.strerror}") from error
-    return spec, DiskTier(folder, place.capacity_bytes)
+    region = place.capacity_bytes // 8 // _MIB * _MIB
+    return spec, DiskTier(folder, place.capacity_bytes, region_bytes=min(64 * _MIB, max(_MIB, region)))
 
 
 def _records_bytes(spec: CacheSpec, demand: Demand, *, envelopes: bool) -> int:

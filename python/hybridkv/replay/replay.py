@@ -202,14 +202,14 @@ class Lane:
             self.policy.touch(work.keys, verdict.matched_tokens // self._step * self._step, states=False)
             if usable:
                 self.policy.touch(work.keys, usable)
-        if work.prompt is None:
+        seen = work.seen
+        if work.prompt is None:  # no whole unit of it is named; its answer may fill one
             if verdict.lease is not None:
                 verdict.lease.release()
+        elif not self._store(work.prompt, usable, verdict.lease, None if seen is None else seen.prompt):
             return
-        units = None if work.seen is None else work.seen.prompt
-        if self._store(work.prompt, usable, verdict.lease, units) and work.answer is not None:
-            units = None if work.seen is None else work.seen.answer
-            self._store(work.answer, work.answer.start_tokens, None, units)
+        if work.answer is not None:
+            self._store(work.answer, work.answer.start_tokens, None, None if seen is None else seen.answer)
 
     def _restored(self, work: Work, verdict: Verdict) -> Verdict:
         """Load what the tier has of a prompt, and ask again; the verdict as it is where there is no room for it."""
@@ -226,9 +226,7 @@ class Lane:
         self.tally.restored_tokens += max(0, again.usable_tokens - before)
         return again
 
-    def _store(
-        self, part: Part, start: int, lease: Lease | None, units: npt.NDArray[np.int64] | None
-    ) -> bool:
+    def _store(self, part: Part, start: int, lease: Lease | None, units: npt.NDArray[np.int64] | None) -> bool:
         """Reserve and publish whole units, evicting where pages run out; False where they do not fit at
         all."""
         whole = part.keys.tokens // self._step * self._step

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.keys import BlockKeys
+from hybridkv.replay.pools import Demand, Windows
 from hybridkv.replay.replay import Part, Seen, Work, prepare
 from hybridkv.replay.trace import Trace
 
@@ -80,6 +81,33 @@ class Units:
             answers.append(answer if answer is not None and answer.size > prompts[-1].size else None)
         count = parts * (1 + max((int(row.max()) for row in ids if row.size), default=-1))
         return cls(unit_tokens, _names(count), tuple(prompts), tuple(answers), _seen(prompts, answers, count))
+
+    def demand(self, windows: Windows, boundary_tokens: int) -> Demand:
+        """Count what the trace would fill if nothing were ever evicted.
+
+        Parameters
+        ----------
+        windows : Windows
+            Which boundaries are kept.
+        boundary_tokens : int
+            Of the spec.
+
+        Returns
+        -------
+        Demand
+            Distinct units, and distinct units at whose end states are kept.
+        """
+        used = np.zeros(len(self.names), dtype=np.bool_)
+        kept = np.zeros(len(self.names), dtype=np.bool_)
+        for prompt, answer in zip(self.prompts, self.answers, strict=True):
+            for row, start in ((prompt, 0), (answer, prompt.size)):
+                if row is None:
+                    continue
+                used[row] = True
+                first, last = (units * self.unit_tokens // boundary_tokens for units in (start, row.size))
+                ends = windows.boundaries(first * boundary_tokens, last * boundary_tokens, boundary_tokens)
+                kept[row[np.asarray(ends, dtype=np.int64) // self.unit_tokens - 1]] = True
+        return Demand(max(1, int(np.count_nonzero(used))), max(1, int(np.count_nonzero(kept))))
 
 
 def by_tokens(trace: Trace, turns: list[int | None], unit_tokens: int) -> Units:

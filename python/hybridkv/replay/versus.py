@@ -19,10 +19,11 @@ from hybridkv.planner.capacity import bytes_of, prefix_pages
 from hybridkv.planner.homogeneous import homogeneous_spec, is_homogeneous
 from hybridkv.replay.answers import next_turns
 from hybridkv.replay.grid import Grid, Run, TraceRuns, replay_grid
-from hybridkv.replay.pools import Demand, Windows, demand_bytes
+from hybridkv.replay.pools import Windows, demand_bytes
 from hybridkv.replay.runs import ENDS
 from hybridkv.replay.shapes import Shape
 from hybridkv.replay.trace import load_trace
+from hybridkv.replay.units import Units
 
 LENGTHS = (131_072, 1_048_576)
 """Tokens of the prefixes whose bytes are told."""
@@ -125,7 +126,7 @@ def compare(
         raise ArgumentError("hybrid", "a model that keeps more than history", hybrid.name)
     if memory_bytes is None:
         trace = load_trace(path, block_tokens=block_tokens, requests=requests)
-        demand = Demand.of(trace, next_turns(trace), unit_tokens, policy)
+        demand = Units.of(trace, next_turns(trace), unit_tokens).demand(policy, spec.boundary_tokens)
         memory_bytes = max(1, int(demand_bytes(spec, demand) * _DEFAULT_SHARE))
     other = (homogeneous or hybrid).make(unit_tokens)
     designed = not is_homogeneous(other)
@@ -138,7 +139,7 @@ def compare(
         (hybrid.name, spec, False, policy),
     ):
         grid = Grid(
-            shapes=(Shape(name, lambda _, one=one: one),),
+            shapes=(_fixed(name, one),),
             memory=(memory_bytes,),
             policies=(keeps,),
             unit_tokens=one.unit_tokens,
@@ -146,6 +147,10 @@ def compare(
         )
         sides.append(_side(path, name, one, made, grid, shown))
     return Pair(sides[0], sides[1], memory_bytes, policy)
+
+
+def _fixed(name: str, spec: CacheSpec) -> Shape:
+    return Shape(name, lambda _: spec)
 
 
 def _side(path: Path, name: str, spec: CacheSpec, designed: bool, grid: Grid, shown: bool) -> Side:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from hybridkv.coverage import Checkpoint, Chunk, Prefix, Window
+from hybridkv.coverage import Checkpoint, Chunk, Window
 from hybridkv.group import CacheGroup
 from hybridkv.kinds import StateKind
 from hybridkv.planner.quantities import byte_text
@@ -98,7 +98,9 @@ def _states(side: Side) -> str:
 def _hit(side: Side) -> str:
     tally = side.run.lane.tally
     holds = tally.promised_requests - tally.wrong_requests
-    rule = "a known hash" if len(side.spec.groups) == 1 or side.designed else "one length at which every group can resume"
+    rule = (
+        "a known hash" if len(side.spec.groups) == 1 or side.designed else "one length at which every group can resume"
+    )
     return f"{rule}: {holds:,} of {tally.promised_requests:,} hash hits hold as far as the hash promises"
 
 
