@@ -243,7 +243,7 @@ def test_samples_are_steps_of_time_and_end_with_the_figures(tmp_path: Path) -> N
     found = run(path)
     (one,) = found.runs
     assert [sample.requests for sample in one.samples] == [3, 4, 6]
-    assert [sample.seconds for sample in one.samples] == [2, 50, 200]
+    assert [sample.seconds for sample in one.samples] == [3.125, 53.125, 200]
     assert one.samples[-1].cached == {"kv": 12, "swa": 6}
     assert one.samples[-1].states["compressed"] == 12
     (tmp_path / "still.jsonl").write_text((line(7, (8, 0, [1, 2])) + "\n") * 500)

@@ -22,6 +22,7 @@ Units = npt.NDArray[np.int64]
 
 NOT_STORED = "history not stored"
 EVICTED = "history evicted"
+IN_TIER = "in a tier, not restored"
 STEPS = "between boundaries"
 
 
@@ -44,7 +45,8 @@ class Losses:
         always computed.
     causes : Counter of str
         Tokens seen before and computed again, by cause: :data:`NOT_STORED`, :data:`EVICTED`, :data:`STEPS` (known
-        beyond the last boundary), and of each kind of state "... not kept" and "... evicted".
+        beyond the last boundary), :data:`IN_TIER` (the pools had no room for it), and of each kind of state
+        "... not kept" and "... evicted".
     """
 
     def __init__(self, units: int, boundary_tokens: int, unit_tokens: int) -> None:
@@ -100,6 +102,9 @@ class Losses:
 
     def _states(self, verdict: Verdict, units: Units, usable: int, aligned: int) -> None:
         why = verdict.why
+        if why is not None and why.kind is StateKind.DISK:
+            self._count(IN_TIER, aligned - usable)
+            return
         if why is None or why.check is not Check.GROUPS:
             name = "history" if why is None or why.kind is StateKind.COMPRESSED else why.kind.name.lower()
             self._count(f"{name} evicted", aligned - usable)

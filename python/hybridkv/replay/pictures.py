@@ -20,13 +20,13 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from hybridkv.planner.quantities import byte_text
 from hybridkv.replay.grid import Run, TraceRuns
 from hybridkv.replay.grid_report import policy_name
-from hybridkv.replay.losses import EVICTED, NOT_STORED, STEPS
+from hybridkv.replay.losses import EVICTED, IN_TIER, NOT_STORED, STEPS
 
 INK, PALE, GRID_LINE = "#24292F", "#57606A", "#EAEEF2"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 USABLE, NEW = "#009E73", "#DDE2E7"
-CAUSES = {EVICTED: "#0072B2", NOT_STORED: "#56B4E9", STEPS: "#999999"}
-NOT_KEPT = ("#D55E00", "#CC79A7", "#8C564B")
+CAUSES = {EVICTED: "#0072B2", NOT_STORED: "#56B4E9", STEPS: "#999999", IN_TIER: "#CC79A7"}
+NOT_KEPT = ("#D55E00", "#A0522D", "#8C564B")
 STATE_EVICTED = ("#E69F00", "#F0E442", "#BCBD22")
 
 MOST_PANELS = 9

@@ -83,8 +83,8 @@ def sample_after(trace: Trace) -> npt.NDArray[np.float64]:
     Returns
     -------
     numpy.ndarray
-        float64 [[requests]]: seconds since the first request where a step of time ends with this request, and after
-        the last one; else NaN. Where time goes back, it stands.
+        float64 [[requests]]: the end of a step of time, in seconds since the first request, where this request is the
+        last one in it; else NaN. Where time goes back, it stands.
     """
     times = np.asarray([request.timestamp for request in trace.requests], dtype=np.float64) * trace.tick_s
     times = np.maximum.accumulate(times) - times[0]
@@ -95,5 +95,5 @@ def sample_after(trace: Trace) -> npt.NDArray[np.float64]:
         step = np.arange(times.size) * MOST_SAMPLES // times.size
     due = np.full(times.size, np.nan)
     ends = np.append(np.flatnonzero(np.diff(step)), times.size - 1)
-    due[ends] = times[ends]
+    due[ends] = (step[ends] + 1) * (span / MOST_SAMPLES)
     return due
