@@ -310,7 +310,7 @@ def test_half_a_trace_compares_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     path = write(tmp_path / "cut.jsonl", ROWS)
     path.write_text(path.read_text() + "{")
     shape = Shape("tiny", tiny_spec)
-    with pytest.raises(ArgumentError, match="cut.jsonl:6"):
+    with pytest.raises(ArgumentError, match=r"cut\.jsonl:6"):
         versus.compare(path, shape, memory_bytes=1 << 20, unit_tokens=4, block_tokens=4)
     monkeypatch.setattr(versus, "replay_grid", lambda paths, grid, shown: [])
     with pytest.raises(ArgumentError, match="an interrupt"):

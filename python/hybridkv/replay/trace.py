@@ -246,9 +246,9 @@ def _row(where: str, line: str) -> dict[str, Any]:
     ids = row["hash_ids"]
     if not isinstance(ids, list):
         raise ArgumentError(f"{where}: hash_ids", _EXPECTED["hash_ids"], ids)
-    for position, block_id in enumerate(ids):
-        if not _is_count(block_id):
-            raise ArgumentError(f"{where}: hash_ids[{position}]", "an integer, at least 0", block_id)
+    if ids and (set(map(type, ids)) != {int} or min(ids) < 0):
+        position = next(at for at, block_id in enumerate(ids) if not _is_count(block_id))
+        raise ArgumentError(f"{where}: hash_ids[{position}]", "an integer, at least 0", ids[position])
     for key in ("session", "chat_id", "parent_chat_id"):
         value = row.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -291,7 +291,7 @@ def _disagreement(name: str, number: int, row: dict[str, Any], block_tokens: int
 
 
 def _dense_ids(ids: list[list[int]]) -> list[list[int]]:
-    if all(block_id <= MAX_BLOCK_ID for row in ids for block_id in row):
+    if max(map(max, filter(None, ids)), default=0) <= MAX_BLOCK_ID:
         return ids
     number: dict[int, int] = {}
     return [[number.setdefault(block_id, len(number)) for block_id in row] for row in ids]
