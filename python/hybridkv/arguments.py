@@ -121,4 +121,5 @@ def block_indices(name: str, blocks: npt.ArrayLike) -> npt.NDArray[np.int64]:
         raise ArgumentError(field, "True or indices [[n]] of own blocks, integers", blocks)
     if array.min() < 0:
         raise ArgumentError(field, "own blocks, 0 or more", int(array.min()))
-    return np.unique(array.astype(np.int64))
+    blocks = array.astype(np.int64)
+    return blocks if np.all(blocks[1:] > blocks[:-1]) else np.unique(blocks)

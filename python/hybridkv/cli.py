@@ -20,6 +20,8 @@ from hybridkv.errors import ArgumentError, HybridKVError
 from hybridkv.planner.command import add_plan
 from hybridkv.printed import printable, put
 from hybridkv.probe.command import add_probe
+from hybridkv.replay.command import add_replay
+from hybridkv.replay.compare_command import add_compare
 from hybridkv.texts import path_of
 
 if TYPE_CHECKING:
@@ -105,7 +107,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_demo(commands)
     add_plan(commands)
-    _add_replay(commands)
+    add_replay(commands)
+    add_compare(commands)
     _add_inspect(commands)
     _add_verify(commands)
     add_probe(commands)
@@ -214,25 +217,6 @@ def _picture(args: argparse.Namespace) -> Path | None:
     return None if args.picture == "none" else path_of("picture", args.picture)
 
 
-def _add_replay(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "replay",
-        help="the same for your own traces",
-        description="Replay request traces (Mooncake, Qwen-Bailian, agent traces: one JSON object a line).",
-    )
-    parser.add_argument(
-        "--trace",
-        action="append",
-        type=Path,
-        metavar="PATH",
-        required=True,
-        help="a trace file; may be repeated",
-    )
-    _add_replay_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_run_replay)
-
-
 def _add_replay_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--model",
@@ -261,20 +245,6 @@ def _add_replay_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--unit-tokens", type=int, default=256, metavar="N", help="tokens of a key (default: 256)")
     parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens of an id (default: from the lengths)")
     parser.add_argument("--requests", type=int, metavar="N", help="only the first N requests of each trace")
-
-
-def _run_replay(args: argparse.Namespace) -> int:
-    from hybridkv.replay import report, runs
-
-    began = time.perf_counter()
-    options = _replay_options(args)
-    results = runs.replay(args.trace, options, shown=not args.json)
-    seconds = time.perf_counter() - began
-    if args.json:
-        put(json.dumps(report.as_json(results, options, version=version_of("hybridkv"), seconds=seconds)))
-    else:
-        put(report.as_text(results, options, seconds=seconds))
-    return EXIT_OK
 
 
 def _replay_options(args: argparse.Namespace) -> Options:

@@ -77,7 +77,9 @@ class BlockKeys:
             items = [rows[at : at + 16] for at in range(0, len(rows), 16)]
         elif isinstance(hashes, Sequence) and not isinstance(hashes, (str, bytes, bytearray, memoryview)):
             try:
-                items = [bytes(h) if isinstance(h, (bytearray, memoryview)) else h for h in hashes]
+                items = list(hashes)
+                if set(map(type, items)) != {bytes}:
+                    items = [bytes(h) if isinstance(h, (bytearray, memoryview)) else h for h in items]
             except Exception as error:  # whatever the sequence's own code raises
                 raise ArgumentError(
                     "hashes", "a sequence of bytes or a uint8 array", _failure(hashes, error)

@@ -34,10 +34,10 @@ def test_help_lists_the_commands_that_exist_and_no_other(capsys: pytest.CaptureF
         cli.main(["--help"])
     assert caught.value.code == 0
     listed = re.findall(r"^    (\w+) ", capsys.readouterr().out, flags=re.MULTILINE)
-    assert listed == ["demo", "plan", "replay", "inspect", "verify", "probe", "doctor"]
+    assert listed == ["demo", "plan", "replay", "compare", "inspect", "verify", "probe", "doctor"]
 
 
-@pytest.mark.parametrize("command", ["demo", "plan", "replay", "inspect", "verify", "probe", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "plan", "replay", "compare", "inspect", "verify", "probe", "doctor"])
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])
@@ -45,44 +45,11 @@ def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFix
     assert "--json" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [[], ["plan"], ["replay"], ["inspect"], ["verify"]])
+@pytest.mark.parametrize("argv", [[], ["plan"], ["replay"], ["compare"], ["inspect"], ["verify"]])
 def test_commands_that_are_missing_or_incomplete_exit_with_two(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(argv)
     assert caught.value.code == 2
-
-
-def test_replay_prints_a_table(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["replay", "--trace", trace, "--model", "gemma-3-4b"]) == 0
-    printed = capsys.readouterr()
-    assert "two: 2 requests, 2.6k prompt tokens" in printed.out
-    assert "Gemma-3-4B" in printed.out
-    assert "DeepSeek" not in printed.out
-    assert printed.err == ""
-
-
-def test_replay_prints_one_json_object(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = [
-        "replay",
-        "--trace",
-        trace,
-        "--trace",
-        trace,
-        "--json",
-        "--budget-gib",
-        "0.5,2",
-        "--windows",
-        "512",
-    ]
-    assert cli.main(argv) == 0
-    printed = capsys.readouterr()
-    document = json.loads(printed.out)
-    assert document["windows"] == "every 512 tokens"
-    assert [trace["name"] for trace in document["traces"]] == ["two", "two"]
-    budgets = [run["budget_bytes"] for run in document["traces"][0]["runs"]]
-    assert budgets == [2**29, 2**31] * 2
-    assert [run["hybrid"]["usable_tokens"] for run in document["traces"][0]["runs"]] == [1024] * 4
-    assert printed.err == ""
 
 
 @pytest.mark.parametrize(
@@ -102,11 +69,23 @@ def test_replay_prints_one_json_object(trace: str, capsys: pytest.CaptureFixture
 def test_refusals_name_what_was_expected(
     trace: str, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["replay", "--trace", trace, *argv]) == 2
+    assert cli.main(["demo", "--part", "traces", "--trace", trace, *argv]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("hybridkv replay: ")
+    assert printed.err.startswith("hybridkv demo: ")
     assert reason in printed.err
-    assert printed.out == ""
+
+
+def test_demo_of_traces_prints_one_json_object(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["demo", "--part", "traces", "--trace", trace, "--trace", trace, "--json"]
+    assert cli.main([*argv, "--budget-gib", "0.5,2", "--windows", "512"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)["traces"]
+    assert document["windows"] == "every 512 tokens"
+    assert [trace["name"] for trace in document["traces"]] == ["two", "two"]
+    budgets = [run["budget_bytes"] for run in document["traces"][0]["runs"]]
+    assert budgets == [2**29, 2**31] * 2
+    assert [run["hybrid"]["usable_tokens"] for run in document["traces"][0]["runs"]] == [1024] * 4
+    assert printed.err == ""
 
 
 @pytest.fixture

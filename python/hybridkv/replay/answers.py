@@ -17,6 +17,7 @@ behind the prompt, unchanged, is assumed.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from hybridkv.replay.trace import Request, Trace
 
@@ -37,12 +38,15 @@ def next_turns(trace: Trace) -> list[int | None]:
     turns: list[int | None] = [None] * len(trace.requests)
     settled: set[int] = set()
     by_chat = {request.chat: request.index for request in trace.requests if request.chat is not None}
-    first_use: dict[int, int] = {}
-    waiting: dict[tuple[int, int], int] = {}
+    firsts = _first_users(trace)
+    waiting: dict[int, dict[int, int]] = {}  # id of a last whole block -> where it stands -> whose it is
     for request in trace.requests:
         parent = None if request.parent_chat is None else by_chat.get(request.parent_chat)
         ids = request.block_ids.tolist()
-        found = {waiting[place] for place in enumerate(ids) if place in waiting}
+        known = waiting.keys() & set(ids)
+        found = {
+            index for block_id in known for at, index in waiting[block_id].items() if ids[at : at + 1] == [block_id]
+        }
         found = {index for index in found if trace.requests[index].chat is None or request.parent_chat is None}
         if parent is not None and parent < request.index:
             found.add(parent)
@@ -53,12 +57,18 @@ def next_turns(trace: Trace) -> list[int | None]:
             settled.add(index)
             if _holds_answer(trace, earlier, request):
                 turns[index] = request.index
-        for block_id in ids:
-            first_use.setdefault(block_id, request.index)
         whole = request.input_tokens // trace.block_tokens
-        if whole and first_use[ids[whole - 1]] == request.index:
-            waiting[whole - 1, ids[whole - 1]] = request.index
+        if whole and firsts[request.index][whole - 1]:
+            waiting.setdefault(ids[whole - 1], {})[whole - 1] = request.index
     return turns
+
+
+def _first_users(trace: Trace) -> list[npt.NDArray[np.bool_]]:
+    """Say of each id of each request whether no earlier request has it."""
+    rows = [request.block_ids for request in trace.requests]
+    users = np.repeat(np.arange(len(rows)), [row.size for row in rows])
+    _, first, inverse = np.unique(np.concatenate(rows), return_index=True, return_inverse=True)
+    return np.split(users[first][inverse] == users, np.cumsum([row.size for row in rows])[:-1])
 
 
 def _same_session(earlier: Request, later: Request) -> bool:

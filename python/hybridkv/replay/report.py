@@ -96,7 +96,7 @@ def _run(result: Result) -> dict[str, Any]:
                 for (check, kind), (requests, tokens) in sorted(tally.lost.items())
             ],
             "match_us": {"median": round(median, 3), "p99": round(high, 3)},
-            "evicted_pages": result.hybrid.policy.evicted_pages,
+            "evicted_pages": result.hybrid.evicted_pages,
             "not_stored": tally.not_stored,
             "unplaced": result.hybrid.cache.metrics().unplaced,
         },
@@ -158,7 +158,7 @@ def _kept(options: Options) -> str:
 def _trace_lines(found: TraceResult) -> list[str]:
     trace = found.trace
     title = (
-        f"{trace.name}: {len(trace.requests):,} requests, {_short(trace.prompt_tokens)} prompt tokens, "
+        f"{trace.name}: {len(trace.requests):,} requests, {short(trace.prompt_tokens)} prompt tokens, "
         f"{found.answers:,} answers named by a next turn"
     )
     lines = [title, *_HEAD]
@@ -175,11 +175,11 @@ def _row(result: Result) -> str:
     median, high = tally.match_us()
     return (
         f"{result.model[:18]:<18} {_memory(result):>9} {result.hybrid.pools.share:>4.0%}"
-        f"  {_percent(promise.promised_requests, promise.requests):>8}"
-        f" {_percent(promise.promised_tokens, promise.request_tokens):>6}"
-        f"  {_percent(tally.usable_requests, tally.requests):>8}"
-        f" {_percent(tally.usable_tokens, tally.request_tokens):>6} {_short(tally.usable_tokens):>7}"
-        f"  {tally.wrong_requests:>8,} {_short(tally.wrong_tokens):>6}  {median:>5.0f} {high:>5.0f}"
+        f"  {percent(promise.promised_requests, promise.requests):>8}"
+        f" {percent(promise.promised_tokens, promise.request_tokens):>6}"
+        f"  {percent(tally.usable_requests, tally.requests):>8}"
+        f" {percent(tally.usable_tokens, tally.request_tokens):>6} {short(tally.usable_tokens):>7}"
+        f"  {tally.wrong_requests:>8,} {short(tally.wrong_tokens):>6}  {median:>5.0f} {high:>5.0f}"
     )
 
 
@@ -187,7 +187,7 @@ def _why(result: Result) -> list[str]:
     ordered = sorted(result.hybrid.tally.lost.items(), key=lambda entry: -entry[1][1])
     return [
         f"    {result.model[:18]:<18} {_memory(result):>9}   check {check:<9} state {kind:<10}"
-        f" {requests:>7,} requests {_short(tokens):>8} tokens"
+        f" {requests:>7,} requests {short(tokens):>8} tokens"
         for (check, kind), (requests, tokens) in ordered
     ]
 
@@ -198,7 +198,7 @@ def _sentence(result: Result) -> list[str]:
         return [f"  {result.model}, {_memory(result)}: no prefix was seen twice."]
     return [
         f"  {result.model}, {_memory(result)}: of {tally.promised_requests:,} hash hits"
-        f" {tally.wrong_requests:,} ({_percent(tally.wrong_requests, tally.promised_requests)})"
+        f" {tally.wrong_requests:,} ({percent(tally.wrong_requests, tally.promised_requests)})"
         " would have resumed on state that is not there."
     ]
 
@@ -229,11 +229,13 @@ def _part(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _percent(part: int, whole: int) -> str:
+def percent(part: int, whole: int) -> str:
+    """Return a part of a whole: 34.5%."""
     return f"{_part(part, whole):.1%}"
 
 
-def _short(count: int) -> str:
+def short(count: int) -> str:
+    """Return a count in three figures: 14.2M."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.1f}{letter}" if count < 100 * size else f"{count / size:.0f}{letter}"

@@ -34,7 +34,11 @@ class Tally:
     match_ns : list of int
         Time of each match, lease included.
     not_stored : int
-        Prompts that did not fit into the pools even when these were empty.
+        Prompts that did not fit into the pools: even when these were empty, or where nothing could go.
+    restored_tokens : int
+        Usable tokens that had to be loaded from a tier first.
+    not_restored : int
+        Requests for which the pools had no room to load what a tier has.
     """
 
     requests: int = 0
@@ -49,6 +53,8 @@ class Tally:
     lost: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     match_ns: list[int] = field(default_factory=list)
     not_stored: int = 0
+    restored_tokens: int = 0
+    not_restored: int = 0
 
     @property
     def wrong_tokens(self) -> int:
