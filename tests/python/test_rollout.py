@@ -205,7 +205,7 @@ def test_a_restart_goes_on_where_it_stood() -> None:
         ("rollout", b"\xff"),
         ("rollout", 3),
         ("rollout", '{"schema": NaN}'),
-        ("rollout", '{"schema": 1, "schema": 1}'),
+        ("rollout", json.dumps(document())[:-1] + ', "schema": 1}'),
         ("rollout", "[" * 100_000),
         ("rollout", '{"schema": ' + "1" * 5000 + "}"),
         ("rollout", json.dumps({**document(), "more": 1})),
