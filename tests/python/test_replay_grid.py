@@ -119,13 +119,14 @@ def drawn(seed: int) -> list[Row]:
 
 
 def test_demand_is_what_an_infinite_cache_would_hold(tmp_path: Path) -> None:
-    trace = load_trace(write(tmp_path / "tiny.jsonl", ROWS))
+    rows: list[Row] = [(8, 4, [1, 2]), (18, 0, [1, 2, 3, 4, 5]), (6, 0, [1, 9]), (6, 0, [1, 10])]
+    trace = load_trace(write(tmp_path / "tiny.jsonl", rows))
     units = Units.of(trace, next_turns(trace), 4)
-    # Units: 1, 2, 3 and the last of request 1, which is not whole. Ends: of 0 at 8, its answer at 12, of 2 and 3 at 4.
-    assert units.demand(Windows("ends"), 4) == Demand(3, 3)
-    assert units.demand(Windows("all"), 4) == Demand(3, 3)
-    assert units.demand(Windows("every", 8), 4) == Demand(3, 1)
-    assert units.demand(Windows("ends"), 8) == Demand(3, 1)
+    # Whole units: 1, 2, 3, 4. Ends: of request 0 at 8, of its answer at 12, of request 1 at 16, of 2 and 3 at 4.
+    assert units.demand(Windows("ends"), 4) == Demand(4, 4)
+    assert units.demand(Windows("all"), 4) == Demand(4, 4)
+    assert units.demand(Windows("every", 8), 4) == Demand(4, 2)
+    assert units.demand(Windows("ends"), 8) == Demand(4, 2)
 
 
 def figures(trace: Trace, units: Units, unit: int, eviction: str, windows: Windows) -> list[tuple[int, ...]]:
@@ -264,12 +265,12 @@ def test_seconds_are_those_of_the_trace(tmp_path: Path) -> None:
 AGAIN: list[Row] = [(12, 0, [1, 2, 3]), (12, 0, [4, 5, 6]), (13, 0, [1, 2, 3]), (13, 0, [4, 5, 6])]
 
 
-@pytest.mark.parametrize("where", ["memory", "disk"])
-def test_what_was_evicted_comes_back_from_a_tier(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(("where", "eviction"), [("memory", "usability"), ("memory", "tree"), ("disk", "usability")])
+def test_what_was_evicted_comes_back_from_a_tier(tmp_path: Path, where: str, eviction: str) -> None:
     path = write(tmp_path / "again.jsonl", AGAIN)
     folder = tmp_path / "stores"
     place = Place(64 << 20, None if where == "memory" else folder)
-    found = run(path, memory=(500,), places=(None, place))
+    found = run(path, memory=(500,), places=(None, place), evictions=(eviction,))
     bare, tiered = found.runs
     assert bare.lane.pools.pages["kv"] == tiered.lane.pools.pages["kv"] < 6
     assert (bare.samples[-1].usable, bare.samples[-1].causes) == (0, {"history evicted": 16, "window not kept": 8})

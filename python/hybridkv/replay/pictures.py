@@ -29,7 +29,7 @@ CAUSES = {EVICTED: "#0072B2", NOT_STORED: "#56B4E9", STEPS: "#999999", IN_TIER: 
 NOT_KEPT = ("#D55E00", "#A0522D", "#8C564B")
 STATE_EVICTED = ("#E69F00", "#F0E442", "#BCBD22")
 
-MOST_PANELS = 9
+MOST_PANELS = 12
 """Runs that are drawn over time; of more, the first so many."""
 
 
@@ -233,7 +233,7 @@ def states(one: TraceRuns) -> Figure:
 def _panels(one: TraceRuns, title: str, panel: Callable[[Any, Run], None]) -> Figure:
     """Draw one small picture for each run, with one legend for all."""
     runs = one.runs[:MOST_PANELS]
-    columns = min(3, len(runs))
+    columns = min(4 if len(runs) > 9 else 3, len(runs))
     rows = math.ceil(len(runs) / columns)
     figure = _figure(4.2 * columns + 1.2, 2.5 * rows + 1.3)
     found: dict[str, Any] = {}

@@ -19,7 +19,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hybridkv import BlockKeys, CacheSpec, HybridCache, Lease, OutOfPages, RestoreRefused, Tier, Verdict, block_keys
+from hybridkv import (
+    BlockKeys,
+    CacheSpec,
+    HybridCache,
+    Lease,
+    OutOfPages,
+    Plan,
+    RestoreRefused,
+    Tier,
+    Verdict,
+    block_keys,
+)
 from hybridkv.policy import LruPolicy
 from hybridkv.replay.losses import Losses
 from hybridkv.replay.pools import Pools, Windows, block_of, is_history
@@ -218,13 +229,24 @@ class Lane:
         before = verdict.usable_tokens
         if verdict.lease is not None:
             verdict.lease.cancel()
-        try:
-            self.cache.restore(verdict.plan).result()
-        except (OutOfPages, RestoreRefused):
+        if not self._restore(work.keys, verdict.plan):
             self.tally.not_restored += 1
         again = self.cache.match(work.keys, limit=work.tokens)
         self.tally.restored_tokens += max(0, again.usable_tokens - before)
         return again
+
+    def _restore(self, keys: BlockKeys, plan: Plan) -> bool:
+        """Load a plan, evicting where pages run out and the cache does not do it itself."""
+        while True:
+            try:
+                self.cache.restore(plan).result()
+                return True
+            except RestoreRefused:
+                return False
+            except OutOfPages as short:
+                lacking = max(1, short.needed - short.free)
+                if self.policy is None or not self.policy.make_room(short.pool, [keys], pages=lacking):
+                    return False
 
     def _store(self, part: Part, start: int, lease: Lease | None, units: npt.NDArray[np.int64] | None) -> bool:
         """Reserve and publish whole units, evicting where pages run out; False where they do not fit at
