@@ -107,6 +107,7 @@ void HybridCache::count(const Question& question, const Verdict& verdict) {
       if (lost == 0) continue;
       const Why& why = verdict.reason[check];
       counters_.add(by_check_and_kind(kLostTokens, why.check, kind(why)), lost);
+      counters_.add(by_code(why.code), lost);
     }
   }
   if (verdict.outcome == Outcome::FalseHit) {

@@ -36,6 +36,7 @@ void HybridCache::settle(Lease& lease, Settlement how, int failed_kind) {
   } else {
     counters_.add(by_check_and_kind(kFalseHits, Check::Integrity, failed_kind), 1);
     counters_.add(by_check_and_kind(kLostTokens, Check::Integrity, failed_kind), tokens);
+    counters_.add(by_code(Code::Content), tokens);
     counters_.add(kFalseHitsTokens, tokens);
   }
 }
