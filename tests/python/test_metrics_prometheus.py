@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,10 @@ def test_what_is_lost_adds_up_by_check_and_by_code() -> None:
     found = used().metrics()
     assert _sum(found.lost_tokens) == _sum(found.lost_by_code_tokens) == found.false_hits_tokens == 64
     assert found.adds_up
+    cache = full_swa()
+    cache.insert(keys_of(64))
+    with cache.match(keys_of(65)).lease:
+        assert cache.metrics().pending_tokens == 64 and cache.metrics().adds_up
     assert (found.hit_rate, found.effective_hit_rate) == (2 / 3, 1 / 3)
     assert (found.hit_rate_tokens, found.effective_hit_rate_tokens) == (128 / 171, 64 / 171)
     assert MovedCounts(4, 3, 0).success_rate == 0.75 and MovedCounts(0, 0, 0).success_rate == 0.0
@@ -350,3 +355,22 @@ def test_the_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
             cli.main(["metrics", *args])
         assert left.value.code == 2
     assert "not allowed with" in capsys.readouterr().err
+
+
+# -- the document -----------------------------------------------------------------------------------
+
+
+def test_the_scrape_and_the_table_of_the_document_are_real(capsys: pytest.CaptureFixture[str]) -> None:
+    """The scrape is what the code above it prints; '...' stands for lines left out."""
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    ((code, told),) = re.findall(
+        r"^```python\n((?:(?!^```).)*?)^```\n\n```text\n(.*?)^```", guide, re.DOTALL | re.MULTILINE
+    )
+    exec(code, {})
+    printed = capsys.readouterr().out
+    at = 0
+    for part in re.split(r"^\.\.\.\n", told, flags=re.MULTILINE):
+        assert part in printed[at:], part
+        at = printed.index(part, at) + len(part)
+    assert cli.main(["metrics", "--table"]) == 0
+    assert f"\n{capsys.readouterr().out}\n" in guide
