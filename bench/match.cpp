@@ -107,18 +107,21 @@ Cycle filled(const Shape& shape, int sequences) {
 }
 
 // The counts of explain.cpp and settle.cpp, in their order.
-void count_miss(hkv::CacheCounters& counters) {
+void count_miss(hkv::CacheCounters& all) {
+  auto counters = all.mine();
   for (const int which : {hkv::kLookups, hkv::kLookupsTokens, hkv::kMissesTokens, hkv::kMisses})
     counters.add(which, 3);
 }
-void count_false_hit(hkv::CacheCounters& counters) {
+void count_false_hit(hkv::CacheCounters& all) {
+  auto counters = all.mine();
   for (const int which :
        {int{hkv::kLookups}, int{hkv::kLookupsTokens}, int{hkv::kMissesTokens}, int{hkv::kFalseHitsTokens},
         by_check_and_kind(hkv::kLostTokens, hkv::Check::Groups, 2), by_code(hkv::Code::Expired),
         by_check_and_kind(hkv::kFalseHits, hkv::Check::Groups, 2)})
     counters.add(which, 3);
 }
-void count_hit(hkv::CacheCounters& counters) {
+void count_hit(hkv::CacheCounters& all) {
+  auto counters = all.mine();
   for (const int which :
        {hkv::kLookups, hkv::kLookupsTokens, hkv::kMissesTokens, hkv::kPending, hkv::kPendingTokens,
         hkv::kPending, hkv::kPendingTokens, hkv::kEffective, hkv::kEffectiveTokens})

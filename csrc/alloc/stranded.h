@@ -10,7 +10,8 @@
 //
 // Thread safety: any thread; what moves meanwhile may be seen as it was or as it is. Exact when idle, but for the above.
 // Cost: three passes over all descriptors and a sort by length, and for a block of a window as many steps up the tree as
-// it has nodes; about 0.2 us a descriptor, and 48 bytes of scratch (bench/test_bench_metrics.py). Never part of a match.
+// it has nodes; about half a microsecond for each unit that is known, and 80 bytes of scratch for each descriptor
+// (bench/test_bench_metrics.py). Never part of a match.
 #pragma once
 #include <cstdint>
 #include <vector>
