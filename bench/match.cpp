@@ -5,6 +5,9 @@
 //
 // One sequence in the cache, matched again and again (its lines stay in the cache of the core), and for "cold"
 // 64 sequences in turn. A round measures every form once; printed are min / median of a whole cycle.
+// Last, what of that is counting: the additions that such a cycle makes to the counters, made again alone, as often and
+// by the same thread, in the same round as the cycle. Nothing of the cycle overlaps them then, so that it is a bound
+// from above.
 #include "limits/bench.hpp"
 
 #include <memory>
@@ -103,6 +106,63 @@ Cycle filled(const Shape& shape, int sequences) {
   return cycle;
 }
 
+// The counts of explain.cpp and settle.cpp, in their order.
+void count_miss(hkv::CacheCounters& all) {
+  auto counters = all.mine();
+  for (const int which : {hkv::kLookups, hkv::kLookupsTokens, hkv::kMissesTokens, hkv::kMisses})
+    counters.add(which, 3);
+}
+void count_false_hit(hkv::CacheCounters& all) {
+  auto counters = all.mine();
+  for (const int which :
+       {int{hkv::kLookups}, int{hkv::kLookupsTokens}, int{hkv::kMissesTokens}, int{hkv::kFalseHitsTokens},
+        by_check_and_kind(hkv::kLostTokens, hkv::Check::Groups, 2), by_code(hkv::Code::Expired),
+        by_check_and_kind(hkv::kFalseHits, hkv::Check::Groups, 2)})
+    counters.add(which, 3);
+}
+void count_hit(hkv::CacheCounters& all) {
+  auto counters = all.mine();
+  for (const int which :
+       {hkv::kLookups, hkv::kLookupsTokens, hkv::kMissesTokens, hkv::kPending, hkv::kPendingTokens,
+        hkv::kPending, hkv::kPendingTokens, hkv::kEffective, hkv::kEffectiveTokens})
+    counters.add(which, 3);
+}
+
+// Of the smallest shape, where counting weighs most.
+void report_counting(Report& report, bool smoke) {
+  const Shape shape = shapes(smoke)[0];
+  Cycle hot = filled(shape, 1), bare = filled(shape, 1);
+  std::vector<hkv::Selection> windows(shape.groups.size());
+  for (std::size_t g = 0; g < windows.size(); ++g) windows[g].all = !shape.groups[g].prefix();
+  bare.cache->evict(*bare.keys[0], windows);
+  const auto stranger = chain(shape.tokens / shape.unit_tokens, shape.unit_tokens, 7);
+  const auto counters = std::make_unique<hkv::CacheCounters>();
+  const auto timed = [&](int times, auto&& what) {
+    return par(1,
+               [&](int) {
+                 for (int i = 0; i < times; ++i) what();
+               }) /
+           times;
+  };
+  const int some = smoke ? 10 : 1000, many = smoke ? 10 : 20000;
+  Rounds rounds;
+  for (int round = 0; round < (smoke ? 2 : 25); ++round) {
+    rounds.add("hit", timed(some, [&] { hot.once(hot.keys[0]); }));
+    rounds.add("count hit", timed(many, [&] { count_hit(*counters); }));
+    rounds.add("false hit", timed(some, [&] { bare.once(bare.keys[0]); }));
+    rounds.add("count false hit", timed(many, [&] { count_false_hit(*counters); }));
+    rounds.add("miss", timed(some, [&] { hot.once(stranger); }));
+    rounds.add("count miss", timed(many, [&] { count_miss(*counters); }));
+  }
+  for (const std::string what : {"hit", "false hit", "miss"}) {
+    const double share = 100 * rounds.ratio("count " + what, what);
+    report.line("%-24s counting %6.1f / %6.1f ns of %8.0f ns: %.2f %%\n", what.c_str(),
+                rounds.min("count " + what), rounds.median("count " + what), rounds.median(what), share);
+    report.figure("counting of a " + what + ": percent", share);
+    report.figure("counting of a " + what + ": ns", rounds.median("count " + what));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -152,4 +212,5 @@ int main(int argc, char** argv) {
     report.figure(name + ": miss ns", miss.md);
     report.figure(name + ": usable tokens", static_cast<double>(usable));
   }
+  report_counting(report, smoke);
 }

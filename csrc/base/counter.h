@@ -15,6 +15,19 @@ template <int N>
 class Counters {
  public:
   void add(int which, std::int64_t by) { add_at_thread_slot(shards_[thread_slot()].value[which], by); }
+  // What the calling thread adds to, for who adds to several: its number is asked for once.
+  class Mine {
+   public:
+    void add(int which, std::int64_t by) { add_at_thread_slot(values_[which], by, own_); }
+
+   private:
+    friend class Counters;
+    Mine(std::array<Hint<std::int64_t>, N>& values, bool own) : values_(values), own_(own) {}
+    std::array<Hint<std::int64_t>, N>& values_;
+    bool own_;
+  };
+  // It must not be passed on to another thread.
+  Mine mine() { return {shards_[thread_slot()].value, owns_thread_slot()}; }
   std::int64_t read(int which) const {
     std::int64_t total = 0;
     for (const Shard& shard : shards_) total += shard.value[which].load();

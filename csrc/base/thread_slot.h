@@ -71,8 +71,8 @@ inline bool owns_thread_slot() { return thread_slot() != shared_thread_slot; }
 // Adds to a value that lies at the calling thread's number: without a locked instruction where that is its own.
 // Value: Atom or Hint. Progress: wait-free.
 template <class Value, class T>
-void add_at_thread_slot(Value& value, T by) {
-  if (owns_thread_slot()) {
+void add_at_thread_slot(Value& value, T by, bool own = owns_thread_slot()) {
+  if (own) {
     value.store(value.load() + by);
   } else {
     value.fetch_add(by);

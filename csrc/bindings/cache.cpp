@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "alloc/stranded.h"
 #include "bindings/bindings.h"
 #include "bindings/cache_box.h"
 #include "bindings/without_gil.h"
@@ -145,6 +146,12 @@ py::dict counters(const CacheBox& box) {
     for (int i = 0; i < tier_status_count; ++i) failures.append(c.read(base + i));
     result[name] = failures;
   }
+  py::dict lost_by_code;
+  for (int i = 0; i < code_count; ++i) {
+    const auto code = static_cast<Code>(i);
+    lost_by_code[code == Code::None ? "untold" : name_of(code)] = c.read(by_code(code));
+  }
+  result["lost_by_code_tokens"] = lost_by_code;
   result["false_hits"] = false_hits;
   result["lost_tokens"] = lost_tokens;
   return result;
@@ -161,6 +168,13 @@ py::dict census(const CacheBox& box, int group) {
   result["held"] = census.held;
   result["cached"] = census.cached;
   return result;
+}
+
+// Pages of each group that no usable length needs.
+py::array_t<std::int64_t> stranded(CacheBox& box) {
+  std::vector<std::int64_t> pages;
+  without_gil([&] { pages = stranded_pages(box.cache.layout(), box.cache.store()); });
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(pages.size()), pages.data());
 }
 
 // Pages that made room: a row a group, columns stranded, superseded, tail, history.
@@ -287,6 +301,7 @@ void bind_cache(py::module_& m) {
           "free_pages", [](CacheBox& box, int group) { return box.cache.store().pool(group).free_count(); },
           py::arg("group"))
       .def("eviction_counts", &eviction_counts)
+      .def("stranded", &stranded)
       .def("handouts", &handouts, py::arg("group"), py::arg("pages"))
       .def(
           "set_graph_widths",

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is counted. `lookups = misses + false hits + effective hits + pending + withdrawn`, always, by requests;
 // by tokens as well, where a look-up's tokens split into those not matched (misses), those matched but not
-// usable (false hits) and those usable (effective, pending or withdrawn).
+// usable (false hits) and those usable (effective, pending or withdrawn). The lost ones are told by check and kind of
+// state, and, over again, by the code that says what was wrong.
 #pragma once
 #include "base/counter.h"
 #include "reuse/verdict.h"
@@ -51,12 +52,15 @@ enum Count : int {
   kStoreFailures = kLoadFailures + tier_status_count,    // [TierStatus], records
   kFalseHits = kStoreFailures + tier_status_count,       // [check][kind]
   kLostTokens = kFalseHits + check_count * kind_count,   // [check][kind]
-  kCountEnd = kLostTokens + check_count * kind_count,
+  kLostByCode = kLostTokens + check_count * kind_count,  // [Code]
+  kCountEnd = kLostByCode + code_count,
 };
 
 constexpr int by_check_and_kind(Count base, Check check, int kind) {
   return base + static_cast<int>(check) * kind_count + kind;
 }
+
+constexpr int by_code(Code code) { return kLostByCode + static_cast<int>(code); }
 
 constexpr int by_moved_and_kind(Count base, Moved what, int kind) {
   return base + static_cast<int>(what) * kind_count + kind;

@@ -93,27 +93,29 @@ void HybridCache::count(const Question& question, const Verdict& verdict) {
   const auto kind = [&](const Why& why) {
     return why.in_tier ? static_cast<int>(StateKind::Disk) : layout_.groups[why.group].kind;
   };
-  counters_.add(kLookups, 1);
-  counters_.add(kLookupsTokens, tokens);
-  if (verdict.matched_tokens < tokens) counters_.add(kMissesTokens, tokens - verdict.matched_tokens);
+  auto counters = counters_.mine();
+  counters.add(kLookups, 1);
+  counters.add(kLookupsTokens, tokens);
+  if (verdict.matched_tokens < tokens) counters.add(kMissesTokens, tokens - verdict.matched_tokens);
   if (verdict.outcome == Outcome::Miss) {
-    counters_.add(kMisses, 1);
+    counters.add(kMisses, 1);
     return;
   }
   if (verdict.matched_tokens > verdict.usable_tokens) {
-    counters_.add(kFalseHitsTokens, verdict.matched_tokens - verdict.usable_tokens);
+    counters.add(kFalseHitsTokens, verdict.matched_tokens - verdict.usable_tokens);
     for (int check = 0; check < check_count; ++check) {
       const std::int64_t lost = verdict.lost[check];
       if (lost == 0) continue;
       const Why& why = verdict.reason[check];
-      counters_.add(by_check_and_kind(kLostTokens, why.check, kind(why)), lost);
+      counters.add(by_check_and_kind(kLostTokens, why.check, kind(why)), lost);
+      counters.add(by_code(why.code), lost);
     }
   }
   if (verdict.outcome == Outcome::FalseHit) {
-    counters_.add(by_check_and_kind(kFalseHits, verdict.why.check, kind(verdict.why)), 1);
+    counters.add(by_check_and_kind(kFalseHits, verdict.why.check, kind(verdict.why)), 1);
   } else {
-    counters_.add(kPending, 1);
-    counters_.add(kPendingTokens, verdict.usable_tokens);
+    counters.add(kPending, 1);
+    counters.add(kPendingTokens, verdict.usable_tokens);
   }
 }
 

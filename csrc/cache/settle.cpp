@@ -24,19 +24,21 @@ void HybridCache::settle(Lease& lease, Settlement how, int failed_kind) {
   HKV_CHECK(lease.settlement == Settlement::Open);
   lease.settlement = how;
   const std::int64_t tokens = lease.verdict.usable_tokens;
-  counters_.add(kPending, -1);
-  counters_.add(kPendingTokens, -tokens);
+  auto counters = counters_.mine();
+  counters.add(kPending, -1);
+  counters.add(kPendingTokens, -tokens);
   if (how == Settlement::Released) {
-    counters_.add(kEffective, 1);
-    counters_.add(kEffectiveTokens, tokens);
+    counters.add(kEffective, 1);
+    counters.add(kEffectiveTokens, tokens);
     note_hit(lease);
   } else if (how == Settlement::Withdrawn) {
-    counters_.add(kWithdrawn, 1);
-    counters_.add(kWithdrawnTokens, tokens);
+    counters.add(kWithdrawn, 1);
+    counters.add(kWithdrawnTokens, tokens);
   } else {
-    counters_.add(by_check_and_kind(kFalseHits, Check::Integrity, failed_kind), 1);
-    counters_.add(by_check_and_kind(kLostTokens, Check::Integrity, failed_kind), tokens);
-    counters_.add(kFalseHitsTokens, tokens);
+    counters.add(by_check_and_kind(kFalseHits, Check::Integrity, failed_kind), 1);
+    counters.add(by_check_and_kind(kLostTokens, Check::Integrity, failed_kind), tokens);
+    counters.add(by_code(Code::Content), tokens);
+    counters.add(kFalseHitsTokens, tokens);
   }
 }
 

@@ -37,6 +37,7 @@ enum class Code : std::uint8_t {
   Content,
   Load,
 };
+inline constexpr int code_count = 17;
 
 struct Why {
   Check check = Check::Complete;
@@ -70,10 +71,10 @@ struct Verdict {
 };
 
 inline const char* name_of(Code code) {
-  static constexpr const char* names[] = {
+  static constexpr std::array<const char*, code_count> names = {
       "",        "missing", "partial", "stale",       "expired",    "lagging", "filling", "drop", "pins",
       "in_tier", "format",  "base",    "page_stride", "row_stride", "footer",  "content", "load"};
-  return names[static_cast<int>(code)];
+  return names[static_cast<std::size_t>(code)];
 }
 
 inline Remedy remedy_of(const Why& why) {

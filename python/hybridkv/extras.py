@@ -49,6 +49,9 @@ TORCH = (Need("torch", "torch", "torch"),)
 PICTURE = (Need("matplotlib", "matplotlib", "plots"),)
 """Of the picture of the demo."""
 
+METRICS = (Need("prometheus_client", "prometheus_client", "metrics"),)
+"""Of the collector for Prometheus."""
+
 
 def absent(needs: Sequence[Need]) -> str | None:
     """Say what is missing and how to get it.

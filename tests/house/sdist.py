@@ -18,7 +18,7 @@ ALLOWED = re.compile(
       | CMakeLists\.txt | CMakePresets\.json
       | cmake/[\w\-]+\.cmake
       | csrc/([\w\-]+/)*[\w\-]+\.(h|cpp|cu|cuh|md)
-      | python/([\w\-]+/)*([\w\-]+\.pyi? | py\.typed)
+      | python/([\w\-]+/)*([\w\-]+\.pyi? | py\.typed | alerts\.yaml)
       | tests/([\w\-]+/)*[\w\-]+\.(h|cpp|py|md|txt)
       | tests/golden/[\w\-]+\.hex
       | tests/data/([\w.\-]+/)*[\w.\-]+\.(csv|json|jsonl|md|yaml)
@@ -30,7 +30,8 @@ ALLOWED = re.compile(
 NEEDED = {
     "PKG-INFO", "LICENSE", "NOTICE", "README.md", "pyproject.toml", "CMakeLists.txt",
     "csrc/bindings/module.cpp", "csrc/base/atomic.h", "csrc/kernels/device_image.cu", "python/hybridkv/__init__.py",
-    "python/hybridkv/py.typed", "python/hybridkv/_core.pyi", "tests/test_house.py", "tests/cpp/testing.h",
+    "python/hybridkv/py.typed", "python/hybridkv/_core.pyi", "python/hybridkv/metrics/alerts.yaml",
+    "tests/test_house.py", "tests/cpp/testing.h",
 }  # fmt: skip
 LARGEST_BYTES = 2 * 1024 * 1024
 

@@ -29,6 +29,8 @@ def main() -> None:
     cache.evict(keys, {"window": True})
     assert cache.match(keys).outcome is hk.Outcome.FALSE_HIT
 
+    assert "HybridkvLeak" in hk.metrics.alert_rules(), "the rules are data of the package"
+
     image_bytes = _core.cuda_facts()["image_bytes"]
     assert sys.argv[1] == "AUTO" or image_bytes == 0, f"built with {sys.argv[1]}, {image_bytes} bytes of kernels"
 

@@ -71,7 +71,7 @@ def test_what_is_there_is_not_missed() -> None:
 def test_the_extras_that_are_named_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = project["optional-dependencies"]
-    for need in (*extras.MODELS, *extras.TRANSFORMERS, *extras.TORCH, *extras.PICTURE):
+    for need in (*extras.MODELS, *extras.TRANSFORMERS, *extras.TORCH, *extras.PICTURE, *extras.METRICS):
         package = need.module.partition(".")[0]
         assert any(requirement.startswith(package) for requirement in declared[need.extra])
     for name, requirements in declared.items():
@@ -83,4 +83,19 @@ def test_the_ops_of_torch_name_the_extra_to_install() -> None:
     run = without_extras("import hybridkv.adapters.torch_ops")
     assert run.stderr.splitlines()[-1] == (
         "ImportError: hybridkv.adapters.torch_ops: torch not installed: pip install '.[torch]' in a clone of hybridkv"
+    )
+
+
+def test_the_collector_names_the_extra_to_install() -> None:
+    code = (
+        "import hybridkv as hk\n"
+        "cache = hk.HybridCache(hk.CacheSpec.homogeneous(layers=1, page_bytes=64), blocks=4)\n"
+        "print(len(hk.metrics.SERIES), 'Leak' in hk.metrics.alert_rules(), hk.metrics.dashboard()['uid'])\n"
+        "hk.metrics.prometheus(cache)"
+    )
+    run = without_extras(code)
+    assert run.stdout.split() == [str(len(hybridkv.metrics.SERIES)), "True", "hybridkv"]
+    assert run.stderr.splitlines()[-1] == (
+        "ImportError: hybridkv.metrics.prometheus: prometheus_client not installed: pip install '.[metrics]' in a "
+        "clone of hybridkv"
     )

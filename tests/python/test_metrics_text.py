@@ -19,8 +19,8 @@ def test_what_is_not_zero_is_told_by_name() -> None:
     assert cache.match(keys_of(33)).outcome is hk.Outcome.FALSE_HIT
     assert repr(cache.metrics()) == (
         "Metrics(lookups=1, lookups_tokens=33, misses_tokens=1, false_hits={GROUPS: {WINDOW: 1}}, "
-        "false_hits_tokens=32, lost_tokens={GROUPS: {WINDOW: 32}}, published=4, retired=2, "
-        "pages={full: 2 cached}, states={COMPRESSED: 2})"
+        "false_hits_tokens=32, lost_tokens={GROUPS: {WINDOW: 32}}, lost_by_code_tokens={expired: 32}, "
+        "published=4, retired=2, pages={full: 2 cached}, states={COMPRESSED: 2})"
     )
 
 

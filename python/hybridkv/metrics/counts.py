@@ -53,6 +53,27 @@ class MovedCounts:
     successes: int
     bytes: int
 
+    @property
+    def success_rate(self) -> float:
+        """successes / attempts, those under way among the attempts. 0.0 without attempts."""
+        return _ratio(self.successes, self.attempts)
+
+
+@dataclass(frozen=True)
+class StrandedPages:
+    """Cached pages of one group that no usable length needs; see :meth:`HybridCache.stranded
+    <hybridkv.HybridCache.stranded>`.
+
+    Attributes
+    ----------
+    pages : int
+    bytes : int
+        Of those pages, all layers together.
+    """
+
+    pages: int
+    bytes: int
+
 
 @dataclass(frozen=True, repr=False)
 class Metrics:
@@ -72,6 +93,8 @@ class Metrics:
         Tokens matched and not usable, shortfalls of reusable requests included.
     lost_tokens : mapping of Check to mapping of StateKind to int
         The same tokens by check and kind.
+    lost_by_code_tokens : mapping of str to int
+        The same tokens by ``why.code``: "missing", "expired", "in_tier", ...; "untold" where there was none.
     raced : int
         Matches that had to look again because something changed between check and pin.
     duplicates : int
@@ -133,6 +156,7 @@ class Metrics:
     withdrawn: int
     withdrawn_tokens: int
     lost_tokens: Mapping[Check, Mapping[StateKind, int]]
+    lost_by_code_tokens: Mapping[str, int]
     raced: int
     duplicates: int
     unplaced: int
@@ -162,6 +186,16 @@ class Metrics:
     def false_hits_total(self) -> int:
         """Requests of which nothing was usable, over all checks and kinds."""
         return sum(sum(kinds.values()) for kinds in self.false_hits.values())
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether look-ups are the sum of what became of them, by requests and by tokens.
+
+        Always so when the cache is idle. A reading beside a match may have one of its counts and not yet the other.
+        """
+        told = self.misses + self.false_hits_total + self.effective_hits + self.pending + self.withdrawn
+        tokens = self.misses_tokens + self.false_hits_tokens + self.effective_hits_tokens
+        return told == self.lookups and tokens + self.pending_tokens + self.withdrawn_tokens == self.lookups_tokens
 
     @property
     def hit_rate(self) -> float:
