@@ -20,6 +20,16 @@ std::int64_t drop_repeats(std::vector<T>& values) {
   return std::ssize(values);
 }
 
+Cause cause_of(EvictionClass why) {
+  switch (why) {
+    case EvictionClass::Stranded: return Cause::Stranded;
+    case EvictionClass::Superseded: return Cause::Superseded;
+    case EvictionClass::Tail: return Cause::Tail;
+    case EvictionClass::History: return Cause::History;
+  }
+  return Cause::None;
+}
+
 }  // namespace
 
 // ---- reserving -----------------------------------------------------------------------------------
@@ -129,11 +139,16 @@ std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
       chosen = policy_->choose(group, {victims.data(), some});
     }
     if (chosen == 0) break;
-    // The words of a victim were just read; where its slot stands is a miss each, unless asked for ahead.
-    for (std::size_t i = 0; i < chosen; ++i) store_.table().prefetch(store_[victims[i].id].key());
+    // The words of a victim were just read; where its slot stands, and why it went, is a miss each, unless asked for ahead.
+    for (std::size_t i = 0; i < chosen; ++i) {
+      const Key128 key = store_[victims[i].id].key();
+      store_.table().prefetch(key);
+      store_.gone().prefetch(key);
+    }
+    const std::uint32_t now = Gone::now();
     for (std::size_t i = 0; i < chosen; ++i) {
       bool gone = false;
-      freed += retire(victims[i], group, gone, run);
+      freed += retire(victims[i], group, gone, run, now);
       if (gone) fruitless = -1;
     }
     store_.give_back(run);
@@ -143,10 +158,12 @@ std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
 
 // Returns: pages of the pool that are free now; of descriptor_pool: descriptors. What was pinned meanwhile stays, and
 // so do the states of history that stays.
-std::int64_t HybridCache::retire(const Victim& victim, int pool, bool& any, EvictionRun& run) {
+std::int64_t HybridCache::retire(const Victim& victim, int pool, bool& any, EvictionRun& run,
+                                 std::uint32_t now) {
   Descriptor& d = store_[victim.id];
+  const Key128 key = d.key();  // of the life that goes, or nobody asks for it
   if (store_.is_directory(victim.id)) {
-    unfile_directory(d.key());
+    unfile_directory(key);
     any = !d.word(WordClass::H).live();
     return pool == descriptor_pool && any ? 1 : 0;
   }
@@ -162,6 +179,7 @@ std::int64_t HybridCache::retire(const Victim& victim, int pool, bool& any, Evic
     const GroupSlot& at = store_.slot_of(g);
     if ((gone[static_cast<int>(at.which)] >> at.slot & 1) == 0) continue;
     evicted_.add(g * eviction_class_count + static_cast<int>(victim.why), 1);
+    store_.gone().note(key, g, cause_of(victim.why), now, pool == descriptor_pool ? for_descriptors : pool);
     counters_.add(kRetired, 1);
     if (g == pool) freed = 1;
   }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hybridkv.doctor.command import add_doctor
 from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError, HybridKVError
+from hybridkv.explain.command import add_explain
 from hybridkv.planner.command import add_plan
 from hybridkv.printed import printable, put
 from hybridkv.probe.command import add_probe
@@ -106,6 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     add_plan(commands)
     _add_replay(commands)
+    add_explain(commands)
     _add_inspect(commands)
     _add_verify(commands)
     add_probe(commands)
