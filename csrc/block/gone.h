@@ -3,9 +3,9 @@
 //
 // Thread safety: every operation on any thread, wait-free, without order: one note is one store of 8 bytes, so no reader
 // sees half of one.
-// Cost: a note is one store into a line that the key chooses. A line is 64 bytes, for two descriptors, and there are 65536
-// at most: 4 MiB. Of the keys of a line the last one noted is remembered, of each group. An answer is for another key once
-// in 2^22 at most.
+// Cost: a note is one store into a line of eight that the key chooses, at a place that key and group choose. There is a
+// line for each descriptor, 1024 at least and 65536 at most: 64 KiB to 4 MiB. What was noted last at a place is remembered.
+// An answer is for another key once in 2^22 at most.
 #pragma once
 #include <time.h>
 
@@ -49,7 +49,7 @@ struct Departure {
 
 class Gone {
  public:
-  explicit Gone(std::uint32_t descriptors) : lines_(std::min(descriptors / 2 + 8, most_lines)) {}
+  explicit Gone(std::uint32_t descriptors) : lines_(std::clamp(descriptors, least_lines, most_lines)) {}
 
   // Ticks of 10 ms since some moment. A coarse clock, some ns to read: it is read once for many notes.
   static std::uint32_t now() {
@@ -78,13 +78,15 @@ class Gone {
 
  private:
   static constexpr int entries = 8;
-  static constexpr std::uint32_t most_lines = 65536;
+  static constexpr std::uint32_t least_lines = 1024, most_lines = 65536;
   struct alignas(cache_line_bytes) Line {
     Hint<std::uint64_t> entry[entries];
   };
   std::size_t line_of(Key128 key) const { return (key.hi >> 32) * lines_.size() >> 32; }
-  // Groups 8 and up share entries with those below; the tag tells them apart.
-  Hint<std::uint64_t>& place(Key128 key, int group) { return lines_[line_of(key)].entry[group % entries]; }
+  // Groups of one key have places of their own, but for those 8 apart, which the tag tells from each other.
+  Hint<std::uint64_t>& place(Key128 key, int group) {
+    return lines_[line_of(key)].entry[(key.hi + static_cast<std::uint64_t>(group)) % entries];
+  }
   static std::uint64_t tag(Key128 key, int group) {
     return (key.lo >> 42) << 1 | static_cast<std::uint64_t>(group / entries);
   }

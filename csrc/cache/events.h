@@ -10,7 +10,7 @@
 //     bit is clear is what its words say (change_log.h, invariant 1), and `held_` counts what is in `told_`.
 //  3. A key can stand in two descriptors of `told_` at a time, where the step that ends the one life was noted later than the
 //     step that began the other: hence counts, and no set. No index loses it.
-// Cost: what changed, and nothing before the first read but one bit a step. From then on 32 bytes a descriptor and an entry
+// Cost: what changed, and nothing before the first read but one bit a step. From then on 24 bytes a descriptor and an entry
 // of a hash table for each key.
 #pragma once
 #include <array>

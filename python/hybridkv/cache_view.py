@@ -98,7 +98,7 @@ class CacheView(CacheBase):
 
         Notes
         -----
-        There is one "last call" a cache. A call costs as much as there are changes; the first one takes 32 bytes a
+        There is one "last call" a cache. A call costs as much as there are changes; the first one takes 24 bytes a
         descriptor and an entry of a hash table for each key. Any thread may call, one after another.
         """
         flag("anew", anew)
@@ -120,8 +120,8 @@ class CacheView(CacheBase):
         -------
         Explanation
             Group by group what is there and what went, when and why; which lengths that refuses; what would have kept
-            it. ``str()`` of it is a text, ``to_json()`` an object of JSON. Why a page went is remembered of as many
-            keys as half the descriptors, 65536 at most, the latest ones.
+            it. ``str()`` of it is a text, ``to_json()`` an object of JSON. Why a page went is remembered of about
+            as many keys as there are descriptors, 1024 at least and 65536 at most, the latest ones.
 
         Raises
         ------

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridkv import _core
 from hybridkv.coverage import Prefix
@@ -121,7 +121,9 @@ def explanation(cache: CacheView, keys: BlockKeys, formats: Mapping[str, KvForma
     verdict: Verdict = _core.match(Verdict, cache, cache._core, keys, core, -1, formats, listed, 0, -1, _ONLY_LOOK)
     lines = timelines(cache, keys)
     told = list(_boundaries(cache, verdict, lines, keys.tokens))
-    refusing = [(group, run) for _, runs in told for group, run in runs]
+    refusing = [pair for each in told for pair in each.refusing]
+    # A tip at the very end is no length that this prompt could resume at, but one that a longer one could have.
+    refusing += [(line.group, run) for line in lines for run in line.runs[-1:] if run.departure is not None]
     why = verdict.why
     return Explanation(
         tokens=keys.tokens,
@@ -133,7 +135,7 @@ def explanation(cache: CacheView, keys: BlockKeys, formats: Mapping[str, KvForma
         why=None if why is None else why.detail,
         lost={check.name: tokens for check, tokens in verdict.lost.items()},
         groups=lines,
-        boundaries=tuple(run for run, _ in told),
+        boundaries=tuple(each.run for each in told),
         settings=settings(cache, verdict, lines, refusing),
         static=static_checks(
             cache.spec,
@@ -146,7 +148,12 @@ def explanation(cache: CacheView, keys: BlockKeys, formats: Mapping[str, KvForma
     )
 
 
-_Told = tuple[BoundaryRun, list[tuple[str, Run]]]
+class _Told(NamedTuple):
+    """A run of lengths, the runs of pages that refuse them, and what they have in common."""
+
+    run: BoundaryRun
+    refusing: list[tuple[str, Run]]
+    alike: tuple[object, ...]
 
 
 def _boundaries(cache: CacheView, verdict: Verdict, lines: tuple[GroupTimeline, ...], tokens: int) -> Iterator[_Told]:
@@ -156,8 +163,10 @@ def _boundaries(cache: CacheView, verdict: Verdict, lines: tuple[GroupTimeline, 
     before: _Told | None = None
     for length in lengths_below(tokens, cache.spec.boundary_tokens, usable):
         now = _usable(length) if length in usable else _refused(verdict, refusals, length)
-        if before is not None and _alike(before[0], now[0]):
-            before = (_joined(before[0], now[0]), before[1] + [run for run in now[1] if run not in before[1]])
+        if before is not None and before.alike == now.alike:
+            more = [pair for pair in now.refusing if pair not in before.refusing]
+            joined = replace(before.run, to_tokens=length, lengths=before.run.lengths + 1)
+            before = _Told(joined, before.refusing + more, now.alike)
             continue
         if before is not None:
             yield before
@@ -167,14 +176,14 @@ def _boundaries(cache: CacheView, verdict: Verdict, lines: tuple[GroupTimeline, 
 
 
 def _usable(length: int) -> _Told:
-    return BoundaryRun(length, length, 1, True, None, (), None, ""), []
+    return _Told(BoundaryRun(length, length, 1, True, None, (), None, ""), [], ())
 
 
 def _refused(verdict: Verdict, refusals: Refusals, length: int) -> _Told:
     found = refusals.of(length)
     if not found:
         check, reason = _of_bytes(verdict)
-        return BoundaryRun(length, length, 1, False, check, (), None, reason), []
+        return _Told(BoundaryRun(length, length, 1, False, check, (), None, reason), [], (reason,))
     group, run, block = found[0]
     check = Check.COMPLETE.name if isinstance(group.coverage, Prefix) else Check.GROUPS.name
     if length > verdict.matched_tokens:
@@ -183,7 +192,9 @@ def _refused(verdict: Verdict, refusals: Refusals, length: int) -> _Told:
     names = tuple(each.name for each, _, _ in found)
     reason = f"block {block} of {group.name!r} {what}"
     runs = [(each.name, missing) for each, missing, _ in found if missing is not None]
-    return BoundaryRun(length, length, 1, False, check, names, block, reason), runs
+    cause = None if run is None or run.departure is None else (run.departure.cause, run.departure.made_room_for)
+    alike = (check, names, None if run is None else run.state, cause)  # of windows the missing block moves along
+    return _Told(BoundaryRun(length, length, 1, False, check, names, block, reason), runs, alike)
 
 
 def _in_words(run: Run) -> str:
@@ -205,27 +216,3 @@ def _of_bytes(verdict: Verdict) -> tuple[str, str]:
         if check in verdict.lost:
             return check.name, why.detail if why is not None and why.check is check else f"refused by {check.name}"
     return Check.RACED.name, "it changed while it was looked at"
-
-
-def _alike(one: BoundaryRun, other: BoundaryRun) -> bool:
-    """Whether two lengths have one answer; of windows the block that is missing moves along."""
-    if (one.usable, one.check, one.groups) != (other.usable, other.check, other.groups):
-        return False
-    return _without_block(one) == _without_block(other)
-
-
-def _without_block(run: BoundaryRun) -> str:
-    return run.reason.split(" of ", 1)[-1].split(", ")[0] if run.block is not None else run.reason
-
-
-def _joined(one: BoundaryRun, other: BoundaryRun) -> BoundaryRun:
-    return BoundaryRun(
-        one.from_tokens,
-        other.to_tokens,
-        one.lengths + 1,
-        one.usable,
-        one.check,
-        one.groups,
-        one.block,
-        one.reason,
-    )
