@@ -406,7 +406,7 @@ class HybridCache {
   std::size_t take_some(int group, std::span<PageId> out);
   bool await_pages(int group, std::int64_t wanted) const;
   bool descriptors_can_go(std::int64_t wanted, std::vector<DescriptorId>& but);
-  std::int64_t retire(const Victim& victim, int pool, bool& any, EvictionRun& run, std::uint32_t now);
+  std::int64_t retire(const Victim& victim, int pool, bool& any, EvictionRun& run);
   void note_all_gone(Cause cause);
   void note_gone(Key128 key, int group, Cause cause) { store_.gone().note(key, group, cause, Gone::now()); }
   std::int64_t node_before(std::int64_t unit) const;

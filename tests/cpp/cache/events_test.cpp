@@ -56,7 +56,7 @@ struct World {
     return lease;
   }
   void release(std::unique_ptr<Lease> lease) {
-    cache.settle(*lease, Settlement::Effective);
+    cache.settle(*lease, Settlement::Released);
     cache.drop(std::move(lease));
   }
 };

@@ -2,7 +2,7 @@
 // Threads fill, match, evict and withdraw a cache while one reads its events and applies them to an index. Whenever all
 // stand still the index is what can be pinned: no event was lost, and none came in a wrong order.
 //
-// Rounds of 20,000 steps a thread, 10 by default or HKV_ROUNDS; after each round the index is compared, key by key.
+// Rounds of 20,000 steps a thread, 4 by default or HKV_ROUNDS; after each round the index is compared, key by key.
 #include "cache/events.h"
 
 #include <atomic>
@@ -90,7 +90,7 @@ struct World {
     std::unique_ptr<Lease> lease;
     cache.match(question, chain, lease);
     if (lease == nullptr) return;
-    cache.settle(*lease, Settlement::Effective);
+    cache.settle(*lease, Settlement::Released);
     cache.drop(std::move(lease));
   }
   void apply() {
@@ -128,7 +128,7 @@ struct World {
 HKV_TEST("an index made of events is the cache, however many threads change it") {
   World world;
   const char* const wanted = std::getenv("HKV_ROUNDS");
-  const int rounds = wanted != nullptr ? std::atoi(wanted) : 10;
+  const int rounds = wanted != nullptr ? std::atoi(wanted) : 4;
   for (int round = 0; round < rounds; ++round) {
     std::atomic<int> running{writers};
     std::vector<std::thread> threads;
