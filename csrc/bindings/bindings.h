@@ -14,6 +14,7 @@ void bind_errors(pybind11::module_& m);
 void bind_layout(pybind11::module_& m);
 void bind_keys(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
+void bind_watch(pybind11::module_& m);
 void bind_disk_tier(pybind11::module_& m);
 void bind_store_walk(pybind11::module_& m);
 void bind_transfer(pybind11::module_& m);

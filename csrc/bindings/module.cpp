@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, m) {
   hkv::bind_tier(m);
   hkv::bind_tier_stack(m);
   hkv::bind_cache(m);
+  hkv::bind_watch(m);
   hkv::bind_disk_tier(m);
   hkv::bind_store_walk(m);
   hkv::bind_transfer(m);

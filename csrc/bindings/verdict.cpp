@@ -78,9 +78,14 @@ void ask(VerdictObject& result, PyObject* const* arguments) {
   if (question.limit < 0) question.limit = keys->tokens();
   question.drop_tokens = integer(arguments[DropTokens]);
   question.exactly = integer(arguments[Exactly]);
-  question.verify = static_cast<Verify>(integer(arguments[VerifyMode]));
+  const std::int64_t mode = integer(arguments[VerifyMode]);  // below 0: only look
   question.formats = reader.empty() ? cache.spec_formats() : std::span<const FormatId>(reader);
   result.exactly = question.exactly;
+  if (mode < 0) {
+    result.verdict = cache.look(question);
+    return;
+  }
+  question.verify = static_cast<Verify>(mode);
   std::unique_ptr<Lease> lease;
   result.verdict = cache.match(question, keys, lease);
   if (lease == nullptr) return;

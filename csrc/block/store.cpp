@@ -28,7 +28,9 @@ BlockStore::BlockStore(std::uint32_t blocks, std::span<const GroupSlot> groups,
              ids_),
       slots_(groups.begin(), groups.end()),
       states_(blocks, kinds_of(groups)),
-      recency_(blocks, descriptors_.data()) {
+      recency_(blocks, descriptors_.data()),
+      changes_(blocks),
+      gone_(blocks) {
   for (auto& row : group_at_) {
     for (int& group : row) group = -1;
   }
@@ -85,6 +87,7 @@ bool BlockStore::publish_where(DescriptorId id, int group, std::uint32_t tick, s
   const bool restored = next.phase(at_slot.slot) == Phase::ReadyCopy;
   states_.refresh(id, d,
                   states_.kinds_of(at_slot.which, static_cast<SlotMask>(1u << at_slot.slot), restored));
+  changes_.note(id);
   return true;
 }
 
@@ -102,6 +105,7 @@ bool BlockStore::publish_slots(DescriptorId id, WordClass which, SlotMask slots,
   } while (!d.try_publish(which, seen, next));
   evictable_.changed(which, seen, next);
   states_.refresh(id, d, states_.kinds_of(which, slots, false));
+  changes_.note(id);
   return true;
 }
 
@@ -132,6 +136,7 @@ bool BlockStore::evict(Key128 key, int group) {
     Descriptor& d = descriptors_[index(seen.id)];
     if (!d.try_give_up(at_slot.which, word, next->without_tier_only())) continue;
     evictable_.changed(at_slot.which, word, *next);
+    changes_.note(seen.id);
     give_up_slots(seen.id, key, at_slot.which, mask, &held);
     return true;
   }
@@ -157,6 +162,7 @@ SlotMask BlockStore::evict_at(DescriptorId id, WordClass which, SlotMask wanted,
     read_pages(id, which, gone, pages);
     if (!d.try_give_up(which, word, word.apply(gone, Event::Evict)->without_tier_only())) continue;
     run.change.note(which, word_detail::spread[gone]);
+    changes_.note(id);
     states_.refresh(id, d, states_.kinds_of(which, gone, (gone & word.slots_in(Phase::ReadyCopy)) != 0));
     const PageId* page = pages;
     for (std::uint32_t bits = gone; bits != 0; bits &= bits - 1) {
@@ -197,6 +203,7 @@ bool BlockStore::retire(DescriptorId id, int group) {
     break;
   }
   states_.refresh(id, d);
+  changes_.note(id);
   finish_retiring(id, key, at_slot.which);
   return true;
 }
@@ -289,7 +296,9 @@ bool BlockStore::directory_is_empty(DescriptorId id) const {
 
 void BlockStore::end_directory(DescriptorId id, Key128 key, Word seen) {
   const auto next = seen.apply(1, Event::Evict);
-  if (next && descriptors_[index(id)].try_give_up(WordClass::H, seen, *next)) table_.erase_if_empty(id, key);
+  if (!next || !descriptors_[index(id)].try_give_up(WordClass::H, seen, *next)) return;
+  changes_.note(id);
+  table_.erase_if_empty(id, key);
 }
 
 PinResult BlockStore::pin(DescriptorId id, WordClass which, Word seen, SlotMask required) {
@@ -347,7 +356,35 @@ void BlockStore::give_up_slots(DescriptorId id, Key128 key, WordClass which, Slo
   table_.erase_if_empty(id, key);
 }
 
+BlockStore::Holding BlockStore::holding(DescriptorId id) const {
+  const Descriptor& d = descriptors_[index(id)];
+  for (;;) {
+    const Key128 key = d.key();  // of this life if look() says so
+    Word h, b;
+    const Descriptor::Look seen = d.look(key, h, b);
+    if (seen == Descriptor::Look::No || (seen == Descriptor::Look::Yes && !h.live())) return {};
+    if (seen == Descriptor::Look::Moved) continue;
+    const bool directory = is_directory(id);
+    // The note is cleared for the next life, so it is this one's while H has not moved on.
+    if (d.word(WordClass::H).generation() != h.generation()) continue;
+    if (directory) return {};
+    return {key, groups_of(WordClass::H, h.usable_slots()) | groups_of(WordClass::B, b.usable_slots())};
+  }
+}
+
+std::optional<Key128> BlockStore::parent_key(DescriptorId id) const {
+  const std::uint32_t tag = recency_.parent_tag(id);
+  const DescriptorId parent = descriptors_[index(id)].parent();
+  if (tag == 0 || index(parent) >= blocks()) return std::nullopt;
+  const Descriptor& d = descriptors_[index(parent)];
+  const std::uint32_t life = d.word(WordClass::H).generation();
+  const Key128 key = d.key();
+  if (d.word(WordClass::H).generation() != life || Recency::tag_of(key) != tag) return std::nullopt;
+  return key;
+}
+
 void BlockStore::reset() {
+  changes_.forget();
   for (std::uint32_t i = 0; i < ids_.count(); ++i) {
     if (!ids_.is_free(i)) descriptors_[i].reset();
   }
@@ -390,7 +427,7 @@ BlockStore::Census BlockStore::census(int group, std::uint64_t private_pages) co
 
 std::size_t BlockStore::unit_bytes() const {
   return descriptors_.bytes() + lines_.bytes() + ids_.count() * sizeof(std::uint32_t) + ids_.bytes() +
-         states_.bytes() + recency_.bytes() +
+         states_.bytes() + recency_.bytes() + changes_.bytes() +
          (more_pages_ ? std::size_t{ids_.count()} * sizeof(std::uint32_t) *
                             static_cast<std::size_t>(group_count() - Descriptor::inline_pages)
                       : 0);

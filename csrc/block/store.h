@@ -10,19 +10,24 @@
 //  2. A page given back has no reader: Evict and Finish need 0 pins, Abort is the owner's.
 //  3. Every step refreshes the derived index after its CAS (state_index.h), and adds what it changed to the counts of
 //     evictable pages (evictable.h). A tip directory holds no page: its steps, and its pins, are not counted.
+//  4. Every step after which a page can be pinned that could not before, or the reverse, notes the descriptor in the log of
+//     changes after its CAS (change_log.h). So does the end of a directory, whose slot could be taken for a page.
 #pragma once
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/arena.h"
 #include "base/atomic.h"
 #include "base/types.h"
+#include "block/change_log.h"
 #include "block/descriptor.h"
 #include "block/evictable.h"
+#include "block/gone.h"
 #include "block/id_pool.h"
 #include "block/page_pool.h"
 #include "block/recency.h"
@@ -64,6 +69,9 @@ class BlockStore {
   const IdPool& ids() const { return ids_; }
   Recency& recency() { return recency_; }
   const Recency& recency() const { return recency_; }
+  ChangeLog& changes() { return changes_; }
+  Gone& gone() { return gone_; }
+  const Gone& gone() const { return gone_; }
   std::uint32_t blocks() const { return ids_.count(); }
   int group_count() const { return static_cast<int>(slots_.size()); }
   // The group that lives in a slot, or -1.
@@ -98,6 +106,17 @@ class BlockStore {
     const std::uint32_t note = notes_[index(id)].load();
     return (note & tip_note) != 0 && note >> directory_shift == (index(directory) & directory_bits);
   }
+
+  // The key that lives at the descriptor, and the groups whose page of it can be pinned; none where it is a directory.
+  // True when read. Progress: lock-free (the words move meanwhile).
+  struct Holding {
+    Key128 key;
+    std::uint32_t groups = 0;  // bit `group`
+  };
+  Holding holding(DescriptorId id) const;
+  // The key of what the descriptor's unit continues, if that is known and was not forgotten. A hint: what it names was
+  // the key of a life once, and is this one's unless 31 bits of two keys agree by chance. Progress: wait-free.
+  std::optional<Key128> parent_key(DescriptorId id) const;
 
   // ---- steps of an owner ----------------------------------------------------------------------
 
@@ -216,7 +235,7 @@ class BlockStore {
   };
   // `private_pages`: pages of that group which fills hold outside any word.
   Census census(int group, std::uint64_t private_pages) const;
-  // Bytes of descriptors, slots, side arrays and bitmaps together.
+  // Bytes of descriptors, slots, side arrays and bitmaps together, without the memory of what is gone.
   std::size_t unit_bytes() const;
 
  private:
@@ -255,6 +274,8 @@ class BlockStore {
   StateIndex states_;
   Evictable evictable_;
   Recency recency_;
+  ChangeLog changes_;
+  Gone gone_;
 };
 
 }  // namespace hkv

@@ -210,8 +210,10 @@ void HybridCache::narrow_beside(Ticket& ticket, WordClass which, SlotMask widene
 
 // Claimed blocks stay private after all.
 void HybridCache::abort_slots(DescriptorId id, Key128 key, WordClass which, SlotMask mine) {
-  for (int slot = 0; slot < Word::slots; ++slot) {
-    if (mine >> slot & 1) store_.abort(id, key, store_.group_at(which, slot), true);
+  for (std::uint32_t bits = mine; bits != 0; bits &= bits - 1) {
+    const int group = store_.group_at(which, std::countr_zero(bits));
+    note_gone(key, group, Cause::Unpromised);
+    store_.abort(id, key, group, true);
   }
 }
 
@@ -352,7 +354,9 @@ void HybridCache::slide_out(Ticket& ticket, int group, std::int64_t block, Unpin
                        !ticket.keep.keeps_block(g.coverage, layout_.block_tokens(g), block);
   const Key128 key = retires ? store_[own.id].key() : Key128{};
   let_go(ticket, group, own, false, run);
-  if (retires && store_.evict(key, group)) counters_.add(kRetired, 1);
+  if (!retires || !store_.evict(key, group)) return;
+  note_gone(key, group, Cause::Expired);
+  counters_.add(kRetired, 1);
 }
 
 // Requires: where the block is published, the share has given it already.

@@ -115,12 +115,18 @@ HybridCache::Inspection HybridCache::inspect(const KeyChain& keys, int group, st
   return result;
 }
 
+Departure HybridCache::departure(const KeyChain& keys, int group, std::int64_t block) const {
+  std::int64_t tip_unit = -1;
+  return store_.gone().find(key_of_block(keys, group, block, tip_unit), group);
+}
+
 void HybridCache::reset() {
   if (live_leases() != 0 || live_fills() != 0 || live_tickets() != 0) {
     throw Error(ErrorCode::Busy, "cache", "no live lease, fill or ticket",
                 std::to_string(live_leases()) + " leases, " + std::to_string(live_fills()) + " fills, " +
                     std::to_string(live_tickets()) + " tickets");
   }
+  note_all_gone(Cause::Reset);
   store_.reset();
   for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
     page_formats_[g].store(0);

@@ -23,9 +23,11 @@
 #include "base/spares.h"
 #include "block/store.h"
 #include "cache/counts.h"
+#include "cache/events.h"
 #include "cache/fill.h"
 #include "cache/lease.h"
 #include "cache/pool_memory.h"
+#include "cache/question.h"
 #include "cache/restore_options.h"
 #include "cache/ticket.h"
 #include "cache/ticket_book.h"
@@ -36,59 +38,6 @@
 #include "reuse/verdict.h"
 
 namespace hkv {
-
-using Digest16 = std::array<std::uint8_t, 16>;
-
-enum class Verify : std::uint8_t { Off, Sampled, All };
-
-// What a match is asked.
-struct Question {
-  const KeyChain* keys = nullptr;
-  std::int64_t limit = 0;  // lengths are below it
-  std::int64_t drop_tokens = 0;
-  std::int64_t exactly = -1;          // match_at: this length or none
-  std::span<const FormatId> formats;  // reader's format a group; empty: the spec's
-  Verify verify = Verify::Sampled;
-};
-
-// Who asks for the right to memory.
-struct AdmitQuestion {
-  std::shared_ptr<const KeyChain> start;  // the lease's keys, or a chain without tokens
-  std::int64_t max_tokens = 0;
-  std::int64_t states = 0;  // pages for states asked for at a time
-  std::uint32_t groups =
-      ~0u;                 // bit a group that the request uses: of the others it takes and publishes nothing
-  Lease* lease = nullptr;  // outlives the ticket; pins are the ticket's to drop
-  bool lease_waits =
-      false;  // launched work reads it: where the request is refused its pins are the caller's to drop
-  KeepPolicy keep;
-  std::span<const FormatId> formats;
-};
-struct NotAdmitted {
-  Refusal reason = Refusal::None;
-  int group = 0;  // that is short, where one is
-};
-
-// What became of one request of a step.
-enum class StepStatus : std::int32_t { Ok, OutOfPages, NoTicket, BadArgument, Narrow };
-
-// Arrays of the caller, one entry a request where nothing else is said.
-struct StepArrays {
-  std::int64_t requests = 0;
-  const std::int64_t* tickets = nullptr;   // handles
-  const std::int32_t* grow = nullptr;      // tokens
-  const std::int64_t* computed = nullptr;  // new totals; below 0: as it was
-  TokenView tokens;                        // ids of all requests, one after another
-  const std::int64_t* starts = nullptr;    // where each request's begin, and the end; null: no ids
-  std::int32_t* out_pages = nullptr;       // [[requests, groups, new_pages]]
-  std::int64_t new_pages = 0;
-  std::int32_t* copies = nullptr;  // [[copies_room, 4]] group, source, target, rows
-  std::int64_t copies_room = 0;
-  std::int32_t* status = nullptr;
-  std::int32_t* eager =
-      nullptr;  // after the step: the group whose table is wider than captured, -1: none; null: not asked
-  bool settles = true;  // false: settle_step follows once an event has passed
-};
 
 // Everything a search for a length works with; reused from match to match.
 struct MatchScratch {
@@ -129,6 +78,8 @@ class HybridCache {
                 std::unique_ptr<Lease>& lease);
   // Every usable length, ascending. Counts nothing. Progress: wait-free.
   std::vector<std::int64_t> boundaries(const Question& question);
+  // What match would answer, without a pin and without a count. Progress: wait-free.
+  Verdict look(const Question& question);
   // Tries to make a lease longer. Returns: its tokens. Failure changes nothing; counts nothing.
   std::int64_t extend(Lease& lease, const Question& question, const std::shared_ptr<const KeyChain>& keys);
 
@@ -255,6 +206,10 @@ class HybridCache {
   EvictionCounts eviction_counts();
   // The state of one own block, the tip's partial page included. Progress: lock-free.
   Inspection inspect(const KeyChain& keys, int group, std::int64_t block) const;
+  // Why the page of such a block went, as far as that is remembered; of what is there, why an earlier one did.
+  Departure departure(const KeyChain& keys, int group, std::int64_t block) const;
+  // What changed since the last call; `anew`: all that is there, behind a Cleared. Progress: one thread at a time.
+  std::vector<StoreEvent> events(bool anew) { return events_.read(anew); }
   std::int64_t private_pages(int group) const { return private_pages_[group].load(); }
   std::int64_t quarantined_pages(int group) const { return quarantined_pages_[group].load(); }
   std::int64_t unowned_pages(int group) const { return unowned_pages_[group].load(); }
@@ -452,6 +407,8 @@ class HybridCache {
   bool await_pages(int group, std::int64_t wanted) const;
   bool descriptors_can_go(std::int64_t wanted, std::vector<DescriptorId>& but);
   std::int64_t retire(const Victim& victim, int pool, bool& any, EvictionRun& run);
+  void note_all_gone(Cause cause);
+  void note_gone(Key128 key, int group, Cause cause) { store_.gone().note(key, group, cause, Gone::now()); }
   std::int64_t node_before(std::int64_t unit) const;
   void link(DescriptorId id, Key128 parent_key, DescriptorId parent);
   bool linked(DescriptorId id, Key128 parent_key) const;
@@ -493,6 +450,7 @@ class HybridCache {
   FailedLoads failed_loads_;
   Atom<std::uint32_t> tier_closed_;  // it said so: what its index knows can no longer be had
   std::unique_ptr<Transfers> transfers_;
+  EventReader events_{store_};
   Spares<Lease> spare_leases_;
   Spares<MatchScratch> spare_scratch_;
 };

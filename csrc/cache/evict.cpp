@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Making room: what goes when a reserve is short, and the hints by which it is chosen.
 #include <algorithm>
+#include <bit>
 
 #include "alloc/usability.h"
 #include "base/yield.h"
@@ -18,6 +19,42 @@ std::int64_t drop_repeats(std::vector<T>& values) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());
   return std::ssize(values);
+}
+
+Cause cause_of(EvictionClass why) {
+  switch (why) {
+    case EvictionClass::Stranded: return Cause::Stranded;
+    case EvictionClass::Superseded: return Cause::Superseded;
+    case EvictionClass::Tail: return Cause::Tail;
+    case EvictionClass::History: return Cause::History;
+  }
+  return Cause::None;
+}
+
+// What of a victim can be pinned before it goes. Its id stays out of the pool while this is in use.
+struct Leaving {
+  Key128 key;
+  SlotMask slots[2] = {0, 0};
+};
+
+Leaving leaving(const BlockStore& store, const Victim& victim) {
+  const Descriptor& d = store[victim.id];
+  if (store.is_directory(victim.id)) return {d.key(), {0, 0}};
+  return {d.key(),
+          {static_cast<SlotMask>(victim.h & d.word(WordClass::H).usable_slots()),
+           static_cast<SlotMask>(victim.b & d.word(WordClass::B).usable_slots())}};
+}
+
+// Remembers why it went. Apart from the steps by which many go: each of those is an RMW that would wait for the line that
+// a note is stored to.
+void remember(BlockStore& store, const Victim& victim, const Leaving& was, int pool, std::uint32_t now) {
+  for (const WordClass which : {WordClass::H, WordClass::B}) {
+    const std::uint32_t gone =
+        was.slots[static_cast<int>(which)] & ~store[victim.id].word(which).usable_slots();
+    for (std::uint32_t bits = gone; bits != 0; bits &= bits - 1)
+      store.gone().note(was.key, store.group_at(which, std::countr_zero(bits)), cause_of(victim.why), now,
+                        pool == descriptor_pool ? for_descriptors : pool);
+  }
 }
 
 }  // namespace
@@ -119,6 +156,7 @@ bool HybridCache::await_pages(int group, std::int64_t wanted) const {
 std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
   if (policy_ == nullptr) return 0;
   std::array<Victim, EvictionRun::most_pages> victims;
+  std::array<Leaving, EvictionRun::most_pages> were;
   EvictionRun run;
   std::int64_t freed = 0;
   for (int fruitless = 0; freed < wanted && fruitless < fruitless_rounds; ++fruitless) {
@@ -129,13 +167,19 @@ std::int64_t HybridCache::make_room(int group, std::int64_t wanted) {
       chosen = policy_->choose(group, {victims.data(), some});
     }
     if (chosen == 0) break;
-    // The words of a victim were just read; where its slot stands is a miss each, unless asked for ahead.
-    for (std::size_t i = 0; i < chosen; ++i) store_.table().prefetch(store_[victims[i].id].key());
+    // The words of a victim were just read; where its slot stands, and why it went, is a miss each, unless asked for ahead.
+    for (std::size_t i = 0; i < chosen; ++i) {
+      were[i] = leaving(store_, victims[i]);
+      store_.table().prefetch(were[i].key);
+      store_.gone().prefetch(were[i].key);
+    }
     for (std::size_t i = 0; i < chosen; ++i) {
       bool gone = false;
       freed += retire(victims[i], group, gone, run);
       if (gone) fruitless = -1;
     }
+    const std::uint32_t now = Gone::now();
+    for (std::size_t i = 0; i < chosen; ++i) remember(store_, victims[i], were[i], group, now);
     store_.give_back(run);
   }
   return freed;

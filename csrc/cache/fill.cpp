@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reserve, publish, abort, evict: how pages come and go.
 #include <algorithm>
+#include <bit>
 
 #include "cache/cache.h"
 #include "layout/key_message.h"
@@ -298,6 +299,7 @@ void HybridCache::publish_entry(Fill& fill, int group, Fill::Entry& entry, std::
       // The first writer of a key won, or the table has no room for it: the page stays private, and the fill is done
       // with it, unless a later publish of the same block finds that changed.
       if (!entry.counted) counters_.add(claim == Claim::Full ? kUnplaced : kDuplicates, 1);
+      if (claim == Claim::Full) note_gone(entry.key, group, Cause::Unplaced);
       entry.counted = true;
       return;
     }
@@ -346,6 +348,7 @@ bool HybridCache::publish_charged(Fill& fill, int group, Fill::Entry& entry, std
 // A claimed block is not to be seen yet; a later publish may try again.
 void HybridCache::stay_private(int group, Fill::Entry& entry) {
   private_pages_[group].fetch_add(1);
+  note_gone(entry.key, group, Cause::Unpromised);
   store_.abort(entry.id, entry.key, group, true);
   entry.id = no_descriptor;
   entry.state = Fill::State::Private;
@@ -380,6 +383,7 @@ void HybridCache::give_back(Fill& fill, int group, Fill::Entry& entry, bool quar
   AdmissionLedger::Share* const share = fill.share();
   if (share != nullptr && !quarantine) admission_.gave(*share, group, 1);
   if (entry.state == Fill::State::Claimed) {
+    note_gone(entry.key, group, quarantine ? Cause::Lost : Cause::Aborted);
     store_.abort(entry.id, entry.key, group, quarantine);
   } else {
     private_pages_[group].fetch_sub(1);
@@ -429,7 +433,10 @@ std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection>
     for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {  // suffix before prefix
       std::int64_t unit = -1;
       const Key128 key = key_of_block(keys, g, *block, unit);
-      if (store_.evict(key, g)) ++retired;
+      if (store_.evict(key, g)) {
+        note_gone(key, g, Cause::Asked);
+        ++retired;
+      }
       tip_unit = std::max(tip_unit, unit);
     }
   }
@@ -438,9 +445,20 @@ std::int64_t HybridCache::evict(const KeyChain& keys, std::span<const Selection>
   return retired;
 }
 
+// Remembers of all that is published that it went, while it is there.
+void HybridCache::note_all_gone(Cause cause) {
+  const std::uint32_t now = Gone::now();
+  for (std::uint32_t i = 0; i < store_.blocks(); ++i) {
+    const BlockStore::Holding held = store_.holding(DescriptorId{i});
+    for (std::uint32_t bits = held.groups; bits != 0; bits &= bits - 1)
+      store_.gone().note(held.key, std::countr_zero(bits), cause, now);
+  }
+}
+
 std::int64_t HybridCache::withdraw_all() {
   std::int64_t taken = 0;
   std::vector<Key128> directories;
+  note_all_gone(Cause::Withdrawn);
   for (std::uint32_t i = 0; i < store_.blocks(); ++i) {
     const DescriptorId id{i};
     if (store_.is_directory(id)) directories.push_back(store_[id].key());
@@ -448,11 +466,15 @@ std::int64_t HybridCache::withdraw_all() {
   }
   for (const Key128 key : directories) unfile_directory(key);
   counters_.add(kRetired, taken);
+  store_.changes().forget();
   return taken;
 }
 
 void HybridCache::quarantine(DescriptorId id, int group) {
-  if (store_.retire(id, group)) counters_.add(kQuarantined, 1);
+  const Key128 key = store_[id].key();
+  if (!store_.retire(id, group)) return;
+  note_gone(key, group, Cause::Damaged);
+  counters_.add(kQuarantined, 1);
 }
 
 }  // namespace hkv

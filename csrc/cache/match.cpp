@@ -65,6 +65,14 @@ Verdict HybridCache::match(const Question& question, const std::shared_ptr<const
   return verdict;
 }
 
+Verdict HybridCache::look(const Question& question) {
+  std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
+  search(question, *scratch);
+  const Verdict verdict = judge(question, *scratch);
+  spare_scratch_.put(std::move(scratch));
+  return verdict;
+}
+
 std::vector<std::int64_t> HybridCache::boundaries(const Question& question) {
   std::unique_ptr<MatchScratch> scratch = spare_scratch_.take();
   search(question, *scratch);

@@ -185,7 +185,9 @@ bool HybridCache::put_entry(DescriptorId directory, std::uint32_t wanted) {
 void HybridCache::evict_tip(DescriptorId tip) {
   const Key128 key = store_[tip].key();
   for (int g = 0; g < store_.group_count(); ++g) {
-    if (store_.evict(key, g) || store_.retire_of(key, g)) counters_.add(kRetired, 1);
+    if (!store_.evict(key, g) && !store_.retire_of(key, g)) continue;
+    note_gone(key, g, Cause::Displaced);
+    counters_.add(kRetired, 1);
   }
 }
 

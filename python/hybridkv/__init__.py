@@ -18,6 +18,7 @@ from hybridkv.cache import HybridCache
 from hybridkv.checkpoints import CheckpointPolicy
 from hybridkv.cost import Bandwidth, Candidate, Choice, CostModel, Observations
 from hybridkv.coverage import Checkpoint, Chunk, Prefix, Window
+from hybridkv.departures import Departure
 from hybridkv.errors import (
     ArgumentError,
     Busy,
@@ -34,6 +35,8 @@ from hybridkv.errors import (
     TierError,
     UnsupportedModel,
 )
+from hybridkv.events import Event, EventIndex, EventKind
+from hybridkv.explain import Explanation
 from hybridkv.fill import Fill
 from hybridkv.formats import KvFormat
 from hybridkv.holders import Holder, Leak
@@ -48,6 +51,7 @@ from hybridkv.page_budget import PagePlan, size_pages, worst_pages
 from hybridkv.policy import EvictionPolicy, LruPolicy
 from hybridkv.slots import Slots
 from hybridkv.spec import CacheGroup, CacheSpec, Need
+from hybridkv.static_checks import StaticChecks, static_checks
 from hybridkv.ticket import Ticket
 from hybridkv.tiers import DiskTier, MemoryTier, Tier, TierAdapter, TierStack
 from hybridkv.transfer_results import FlushResult, TransferResult
@@ -90,8 +94,13 @@ __all__ = [
     "Chunk",
     "Closed",
     "CostModel",
+    "Departure",
     "DiskTier",
+    "Event",
+    "EventIndex",
+    "EventKind",
     "EvictionPolicy",
+    "Explanation",
     "Fill",
     "FillClosed",
     "FlushResult",
@@ -124,6 +133,7 @@ __all__ = [
     "SpecError",
     "StaleIdentity",
     "StateKind",
+    "StaticChecks",
     "Ticket",
     "Tier",
     "TierAdapter",
@@ -147,6 +157,7 @@ __all__ = [
     "reference",
     "rollout",
     "size_pages",
+    "static_checks",
     "tiers",
     "worst_pages",
 ]

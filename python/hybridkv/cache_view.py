@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hybridkv import _core
+from hybridkv.arguments import flag
 from hybridkv.cache_base import CacheBase
 from hybridkv.coverage import Prefix
 from hybridkv.errors import ArgumentError
-from hybridkv.formats import Manifest
+from hybridkv.events import Event, made
+from hybridkv.formats import KvFormat, Manifest
 from hybridkv.holders import Holder, Leak
 from hybridkv.inspection import PHASES, BlockInfo, form_spans, own_block_count
 from hybridkv.keys import BlockKeys
 from hybridkv.metrics.counts import Metrics, StrandedPages, read_metrics
+
+if TYPE_CHECKING:
+    from hybridkv.explain import Explanation
 
 
 class CacheView(CacheBase):
@@ -64,6 +73,72 @@ class CacheView(CacheBase):
         """
         seen = self.inspect(keys)
         return {g.name: form_spans(g, seen[g.name], keys.tokens) for g in self.spec.groups}
+
+    def events(self, *, anew: bool = False) -> list[Event]:
+        """Return what became findable and what went since the last call, for an index kept elsewhere.
+
+        An index that applies all events in their order (:class:`~hybridkv.events.EventIndex`) has what can be found in
+        the cache: exactly where nothing is under way, and what was true a moment ago else. What came and went between
+        two calls makes no event, and a look-up never does.
+
+        Parameters
+        ----------
+        anew : bool, optional
+            Begin anew: CLEARED, and all that is there now; for an index that was lost.
+
+        Returns
+        -------
+        list of Event
+            Removals before stores; of stores parents before what continues them.
+
+        Raises
+        ------
+        ArgumentError
+            No flag.
+        Closed
+            The cache was closed.
+
+        Notes
+        -----
+        There is one "last call" a cache. A call costs as much as there are changes; the first one takes 24 bytes a
+        descriptor and an entry of a hash table for each key. Any thread may call, one after another.
+        """
+        flag("anew", anew)
+        self._check_usable()
+        names = [group.name for group in self.spec.groups]
+        return [made(raw, names) for raw in _core.events(self._core, anew)]
+
+    def explain(self, keys: BlockKeys, *, formats: Mapping[str, KvFormat] | None = None) -> Explanation:
+        """Tell why a prompt can be reused as far as it can and no further.
+
+        Parameters
+        ----------
+        keys : BlockKeys
+            Keys of the sequence from its start.
+        formats : mapping of str to KvFormat, optional
+            The reader's format of each group. Default: the spec's.
+
+        Returns
+        -------
+        Explanation
+            Group by group what is there and what went, when and why; which lengths that refuses; what would have kept
+            it. ``str()`` of it is a text, ``to_json()`` an object of JSON. Why a page went is remembered of about
+            as many keys as there are descriptors, 1024 at least and 65536 at most, the latest ones.
+
+        Raises
+        ------
+        ArgumentError
+            Keys of another unit, a slice, unknown group.
+        Closed
+            The cache was closed.
+
+        Notes
+        -----
+        Counts nothing and pins nothing. It looks at every block of the prompt: it is for people, not for every request.
+        """
+        from hybridkv.explain import explanation
+
+        return explanation(self, keys, formats)
 
     @property
     def manifest(self) -> Manifest:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hybridkv.doctor.command import add_doctor
 from hybridkv.doctor.host import version_of
 from hybridkv.errors import ArgumentError, HybridKVError
+from hybridkv.explain.command import add_explain
 from hybridkv.metrics.command import add_metrics
 from hybridkv.planner.command import add_plan
 from hybridkv.printed import printable, put
@@ -110,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_plan(commands)
     add_replay(commands)
     add_compare(commands)
+    add_explain(commands)
     _add_inspect(commands)
     _add_verify(commands)
     add_probe(commands)

@@ -132,15 +132,15 @@ def _fail_tickets(cache: CacheBase) -> int:
 
 
 def _evict_all(cache: CacheBase) -> int:
-    """Make room of everything that nobody pins, and let what is pinned go with its last pin, found by nobody.
+    """Let everything go: what nobody pins at once, the rest with its last pin, found by nobody.
 
-    By the order of the cache first, which ends tips together with their directories.
+    Then by the order of the cache what was published meanwhile.
     """
-    evicted = 0
+    evicted = cache._core.withdraw_all()
     for index, pages in enumerate(cache.pages.values()):
         while gone := cache._core.make_room(index, pages):
             evicted += gone
-    return evicted + cache._core.withdraw_all()
+    return evicted
 
 
 def _pages_in_use(cache: CacheBase) -> int:

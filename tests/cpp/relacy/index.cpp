@@ -136,6 +136,47 @@ struct SparesHandOver : rl::test_suite<SparesHandOver, 2> {
   }
 };
 
+// A step changes a word and notes it, while another thread takes what changed: what it read last is the truth once all
+// is quiet, or a bit says that it is not.
+struct ChangesAreTold : rl::test_suite<ChangesAreTold, 2> {
+  Descriptor d;
+  ChangeLog changes{1};
+  std::uint64_t told = 0;
+  void before() {
+    d.open(key_a);
+    d.settle(d.word(WordClass::H));
+    move(WordClass::H, Event::Claim);
+    move(WordClass::B, Event::Claim);
+    take();
+  }
+  void move(WordClass which, Event event) {
+    Word seen = d.word(which);
+    while (!d.try_apply(which, seen, *seen.apply(1, event))) {
+    }
+  }
+  std::uint64_t words() const { return d.word(WordClass::H).bits() << 1 ^ d.word(WordClass::B).bits(); }
+  void take() {
+    changes.take(1, false, [&](DescriptorId) { told = words(); });
+  }
+  void thread(unsigned t) {
+    if (t == 0) {
+      move(WordClass::H, Event::Publish);
+      changes.note(DescriptorId{0});
+      move(WordClass::H, Event::Evict);
+      changes.note(DescriptorId{0});
+    } else {
+      move(WordClass::B, Event::Publish);
+      changes.note(DescriptorId{0});
+      take();
+      take();
+    }
+  }
+  void after() {
+    take();
+    RL_ASSERT(told == words());
+  }
+};
+
 }  // namespace
 }  // namespace hkv::relacy
 
@@ -148,5 +189,6 @@ int main() {
   ok &= search<PoolOfTwo>("pool of two ids");
   ok &= search<SummaryFollows>("summary of a pool");
   ok &= search<SparesHandOver>("spares hand over");
+  ok &= search<ChangesAreTold>("changes are told");
   return !ok;
 }
