@@ -34,10 +34,10 @@ def test_help_lists_the_commands_that_exist_and_no_other(capsys: pytest.CaptureF
         cli.main(["--help"])
     assert caught.value.code == 0
     listed = re.findall(r"^    (\w+) ", capsys.readouterr().out, flags=re.MULTILINE)
-    assert listed == ["demo", "plan", "replay", "inspect", "verify", "probe", "doctor"]
+    assert listed == ["demo", "plan", "replay", "inspect", "verify", "probe", "metrics", "doctor"]
 
 
-@pytest.mark.parametrize("command", ["demo", "plan", "replay", "inspect", "verify", "probe", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "plan", "replay", "inspect", "verify", "probe", "metrics", "doctor"])
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])
