@@ -7,19 +7,29 @@ What counting itself costs a match is in `match.cpp`.
 from __future__ import annotations
 
 import pytest
-from test_bench_match import filled, two_groups, vllm_groups
 
 import hybridkv as hk
 
 
-@pytest.mark.parametrize("blocks", [1 << 14, 1 << 20])
-def test_readings(timer, prompt, smoke, blocks):
-    count = 256 if smoke else blocks
-    spec = two_groups()
-    keys = prompt(16 * count, 16, spec.identity)
-    cache = filled(spec, keys[:count])
+def cache_of(units: int, unit: int, history_block: int, identity: hk.Identity) -> hk.HybridCache:
+    """A cache with room for so many units: history in blocks of its own, a window in blocks of a unit."""
+    groups = [
+        hk.CacheGroup(
+            "history", hk.StateKind.COMPRESSED, hk.Prefix(), page_bytes=64, block_tokens=history_block
+        ),
+        hk.CacheGroup("window", hk.StateKind.WINDOW, hk.Window(128), page_bytes=64),
+    ]  # fmt: skip
+    return hk.HybridCache(hk.CacheSpec(unit, groups, identity=identity), blocks=units)
+
+
+@pytest.mark.parametrize("units", [1 << 14, 1 << 20])
+def test_readings(timer, prompt, smoke, units):
+    count = 256 if smoke else units
+    cache = cache_of(count, 16, 16, hk.Identity())
+    keys = prompt(16 * count, 16, cache.spec.identity)[:count]
+    cache.insert(keys)
     cache.evict(keys[count // 2 : count], {"window": True})
-    assert cache.stranded()["full"].pages == count - count // 2
+    assert cache.stranded()["history"].pages == count - count // 2
     registry = pytest.importorskip("prometheus_client").CollectorRegistry()
     registry.register(hk.metrics.prometheus(cache, stranded=False))
 
@@ -27,16 +37,15 @@ def test_readings(timer, prompt, smoke, blocks):
         return sum(len(metric.samples) for metric in registry.collect())
 
     assert scrape() > 100
-    timer.record(f"metrics(), {blocks} units known, 2 groups", cache.metrics)
+    timer.record(f"metrics(), {units} units known, 2 groups", cache.metrics)
     stranded, scrapes = timer.rounds(cache.stranded, scrape)
     timer.figure("the same: stranded()", stranded)
     timer.figure("the same: a scrape without stranded pages", scrapes)
 
 
-def test_stranded_states_between_nodes(timer, prompt, smoke):
-    spec = vllm_groups()
-    tokens = 2048 if smoke else 1 << 20
-    keys = prompt(tokens, 4, spec.identity)
-    cache = filled(spec, keys)
+def test_stranded_states_between_blocks_of_history(timer, prompt, smoke):
+    count = 256 if smoke else 1 << 18
+    cache = cache_of(count, 4, 256, hk.Identity())
+    cache.insert(prompt(4 * count, 4, cache.spec.identity)[:count])
     assert cache.stranded()["history"].pages == 0
-    timer.record(f"stranded(), groups 64/64/256/4/8 over unit 4, {tokens // 4} units", cache.stranded)
+    timer.record(f"stranded(), window blocks of 4 under history blocks of 256, {count} units", cache.stranded)

@@ -46,6 +46,7 @@ OF_OURS: Mapping[str, str] = {
     "python/hybridkv/dlpack.py": "a capsule lends memory of the process",
     "python/hybridkv/graph/buffers.py": "addresses of arrays that numpy made",
     "python/hybridkv/graph/standin.py": "addresses of arrays that numpy made",
+    "python/hybridkv/metrics/alerts.py": "a text of the package, which it passes on",
     "python/hybridkv/reference/conversion.py": "rows in memory; every byte is a value",
     "python/hybridkv/reference/fingerprint_sums.py": "pages in memory; every byte is a value",
     "python/hybridkv/reference/page_rows.py": "addresses of arrays that numpy made",

@@ -28,16 +28,29 @@ def trace(tmp_path: Path) -> str:
     path.write_text("\n".join(ROWS) + "\n")
     return str(path)
 
+COMMANDS = [
+    "demo",
+    "plan",
+    "replay",
+    "compare",
+    "explain",
+    "inspect",
+    "verify",
+    "probe",
+    "metrics",
+    "doctor",
+]
+
 
 def test_help_lists_the_commands_that_exist_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
     assert caught.value.code == 0
     listed = re.findall(r"^    (\w+) ", capsys.readouterr().out, flags=re.MULTILINE)
-    assert listed == ["demo", "plan", "replay", "compare", "inspect", "verify", "probe", "doctor"]
+    assert listed == COMMANDS
 
 
-@pytest.mark.parametrize("command", ["demo", "plan", "replay", "compare", "inspect", "verify", "probe", "doctor"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])

@@ -24,6 +24,8 @@ from hybridkv.canary.sample import Hit, Outcome, Sample, SampleKind
 from hybridkv.canary.shares import Share
 from hybridkv.errors import ArgumentError, Closed
 from hybridkv.kinds import StateKind
+from hybridkv.metrics.canary_series import canary_families
+from hybridkv.metrics.series import Family
 from hybridkv.steering import SteeredVerdict, Withheld
 from hybridkv.verdict import Verdict
 
@@ -429,6 +431,17 @@ class Canary:
                 withheld_tokens=_named(self._withheld_tokens),
                 false_alarm_bound=self.compare.false_alarm_bound,
             )
+
+    def families(self) -> tuple[Family, ...]:
+        """Return the counters as metrics, for ``hk.metrics.prometheus(cache).add(canary)``."""
+        now = self.metrics()
+        return canary_families(
+            samples=now.compared,
+            mismatches=now.mismatches_by_end,
+            trips=now.trips,
+            states=now.states,
+            shadow={"hit": now.shadow_hits},
+        )
 
     def close(self) -> None:
         """Watch no more: the cache hands out every hit again. Idempotent; samples under way may still be settled."""
