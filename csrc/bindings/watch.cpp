@@ -36,8 +36,8 @@ py::list blocks(const CacheBox& box, const KeyChain& keys, int group, std::int64
   py::list result(static_cast<std::size_t>(count));
   for (std::int64_t block = 0; block < count; ++block) {
     const HybridCache::Inspection seen = box.cache.inspect(keys, group, block);
-    result[static_cast<std::size_t>(block)] = py::make_tuple(
-        static_cast<int>(seen.phase), tuple_of(box.cache.departure(keys, group, block)));
+    result[static_cast<std::size_t>(block)] =
+        py::make_tuple(static_cast<int>(seen.phase), tuple_of(box.cache.departure(keys, group, block)));
   }
   return result;
 }

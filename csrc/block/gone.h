@@ -20,21 +20,21 @@ namespace hkv {
 
 // What took a page, or kept it from being seen.
 enum class Cause : std::uint8_t {
-  None,           // nothing is known
-  Stranded,       // made room: nothing could reach it any more
-  Superseded,     // made room: nothing resumed there any more
-  Tail,           // made room: a boundary that the next prompt might have continued
-  History,        // made room: it was the oldest
-  Asked,          // evict() named it
-  Expired,        // slid out of its window, at a boundary that no policy keeps
-  Displaced,      // a tip, by a fifth one after the same unit
-  Withdrawn,      // withdraw_all: another identity
-  Damaged,        // its bytes were not those published
-  Aborted,        // its writer gave it up before it was published; a load that failed among them
-  Lost,           // its writer was lost before it was published
-  Unplaced,       // written, and never to be found: the table had no room
-  Unpromised,     // written, and never to be found: its page was promised to nobody else
-  Reset,          // the cache was reset
+  None,        // nothing is known
+  Stranded,    // made room: nothing could reach it any more
+  Superseded,  // made room: nothing resumed there any more
+  Tail,        // made room: a boundary that the next prompt might have continued
+  History,     // made room: it was the oldest
+  Asked,       // evict() named it
+  Expired,     // slid out of its window, at a boundary that no policy keeps
+  Displaced,   // a tip, by a fifth one after the same unit
+  Withdrawn,   // withdraw_all: another identity
+  Damaged,     // its bytes were not those published
+  Aborted,     // its writer gave it up before it was published; a load that failed among them
+  Lost,        // its writer was lost before it was published
+  Unplaced,    // written, and never to be found: the table had no room
+  Unpromised,  // written, and never to be found: its page was promised to nobody else
+  Reset,       // the cache was reset
 };
 inline constexpr int cause_count = 15;
 
@@ -43,8 +43,8 @@ inline constexpr int for_descriptors = 16, for_nobody = 17;
 
 struct Departure {
   Cause cause = Cause::None;
-  int made_for = for_nobody;    // the group whose pool was short, or one of those above
-  std::int64_t age_ms = 0;      // how long ago
+  int made_for = for_nobody;  // the group whose pool was short, or one of those above
+  std::int64_t age_ms = 0;    // how long ago
 };
 
 class Gone {
@@ -59,8 +59,9 @@ class Gone {
   }
 
   void note(Key128 key, int group, Cause cause, std::uint32_t tick, int made_for = for_nobody) {
-    place(key, group).store(tag(key, group) << 41 | std::uint64_t{static_cast<std::uint8_t>(cause)} << 37 |
-                            std::uint64_t{static_cast<std::uint32_t>(made_for)} << 32 | tick);
+    place(key, group)
+        .store(tag(key, group) << 41 | std::uint64_t{static_cast<std::uint8_t>(cause)} << 37 |
+               std::uint64_t{static_cast<std::uint32_t>(made_for)} << 32 | tick);
   }
   // Brings near the line that note() will write.
   void prefetch(Key128 key) const { __builtin_prefetch(&lines_[line_of(key)], 1); }

@@ -18,7 +18,9 @@ std::vector<StoreEvent> EventReader::read(bool anew) {
     events.emplace_back();
   }
   store_.changes().take(store_.blocks(), anew, [&](DescriptorId id) { compare(id); });
-  const auto ends_before = [](const StoreEvent& a, const StoreEvent& b) { return a.end_tokens < b.end_tokens; };
+  const auto ends_before = [](const StoreEvent& a, const StoreEvent& b) {
+    return a.end_tokens < b.end_tokens;
+  };
   std::stable_sort(removed_.begin(), removed_.end(),
                    [&](const StoreEvent& a, const StoreEvent& b) { return ends_before(b, a); });
   std::stable_sort(stored_.begin(), stored_.end(), ends_before);

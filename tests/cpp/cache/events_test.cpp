@@ -105,7 +105,8 @@ HKV_TEST("pages withdrawn under a pin are removed at once, and once") {
   for (const Lease::Pin& pin : lease->pins) world.cache.quarantine(pin.id, 0);
   const auto events = world.cache.events(false);
   EXPECT_EQ(count(events, StoreEventKind::Removed), 2);
-  for (const StoreEvent& event : events) EXPECT(event.why.cause == Cause::None || event.why.cause == Cause::Damaged);
+  for (const StoreEvent& event : events)
+    EXPECT(event.why.cause == Cause::None || event.why.cause == Cause::Damaged);
   world.release(std::move(lease));
   EXPECT(world.cache.events(false).empty());
 }
