@@ -5,7 +5,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'change_identity', 'compress_tail', 'copies_lost', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'crc32c_path', 'cuda_driver_facts', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'fingerprint', 'flush', 'gather', 'is_unstored', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'offload_new', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'record_version', 'reserve', 'restorable', 'restore', 'restore_loads', 'restore_options', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'store_version', 'wait_transfers', 'worst_pages', 'writers_files']
+__all__: list[str] = ['Cache', 'Fill', 'KeyChain', 'Lease', 'StoreWalk', 'Ticket', 'Tier', 'TierLimits', 'Transfer', 'Verdict', 'admit', 'ask_tier', 'attach_tier', 'blocks', 'change_identity', 'compress_tail', 'copies_lost', 'cpu_level', 'cpu_level_choose', 'cpu_level_supported', 'crc32c_path', 'cuda_driver_facts', 'cuda_facts', 'device_compress_tail', 'device_fingerprint', 'device_gather', 'device_scatter', 'events', 'fingerprint', 'flush', 'gather', 'is_unstored', 'key_profile', 'live_transfers', 'match', 'needed_blocks', 'needed_span', 'offload', 'offload_new', 'open_adapter_tier', 'open_disk_tier', 'open_memory_tier', 'open_tier_stack', 'poll_transfers', 'record_version', 'reserve', 'restorable', 'restore', 'restore_loads', 'restore_options', 'scatter', 'settle_step', 'sha256', 'sha256_choose', 'sha256_path', 'sha256_supported', 'stack_counts', 'step', 'store_version', 'wait_transfers', 'worst_pages', 'writers_files']
 class KeyChain:
     @staticmethod
     def build(tokens: typing.Any, unit_tokens: typing.SupportsInt | typing.SupportsIndex, identity: tuple, media: tuple, fingerprint: bytes) -> KeyChain:
@@ -316,6 +316,8 @@ def ask_tier(cache: Cache, keys: KeyChain, timeout_s: typing.SupportsFloat | typ
     ...
 def attach_tier(cache: Cache, tier: Tier, block_format: bytes, boundary_format: bytes, identity: bytes, staging_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
+def blocks(cache: Cache, keys: KeyChain, group: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> list:
+    ...
 def change_identity(cache: Cache, identity: bytes) -> None:
     ...
 def compress_tail(call: tuple, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
@@ -341,6 +343,8 @@ def device_fingerprint(groups: list, stream: typing.SupportsInt | typing.Support
 def device_gather(groups: list, stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
 def device_scatter(groups: list, stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> None:
+    ...
+def events(cache: Cache, anew: bool) -> list:
     ...
 def fingerprint(groups: list, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
