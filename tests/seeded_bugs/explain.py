@@ -26,8 +26,8 @@ BUGS = [
         STORE,
         "    run.change.note(which, word_detail::spread[gone]);\n    changes_.note(id);",
         "    run.change.note(which, word_detail::spread[gone]);",
-        STRESS,
-        THREADS,
+        "cache.events_test",
+        "room that is made",
     ),
     Bug(
         "retirement untold",

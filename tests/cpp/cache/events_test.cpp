@@ -123,6 +123,16 @@ HKV_TEST("a flush is one event, and what is published later comes after it") {
   EXPECT_EQ(count(events, StoreEventKind::Stored), static_cast<int>(events.size()) - 1);
 }
 
+HKV_TEST("room that is made is told, with its reason") {
+  World world(1, 16, 8);
+  world.insert(chain_of(0, 16));
+  world.cache.events(false);
+  EXPECT_EQ(world.cache.make_room(0, 2), 2);
+  const auto events = world.cache.events(false);
+  EXPECT_EQ(count(events, StoreEventKind::Removed), 2);
+  for (const StoreEvent& event : events) EXPECT(event.why.cause != Cause::None && event.why.made_for == 0);
+}
+
 HKV_TEST("for whom a page went is remembered, with when") {
   World world(1, 4, 8);  // descriptors are short, and pages are not
   const Chain first = chain_of(0, 17), second = chain_of(100, 9);
