@@ -136,7 +136,7 @@ def test_the_bound_of_false_alarms_holds() -> None:
     """At a margin of 1 about a share of 2 / (n + 1) is beyond either threshold; the bound holds 95 of 100 times."""
     random = np.random.default_rng(3)
     broken = []
-    for _ in range(400):
+    for _ in range(250):
         made = Tolerance.calibrated(noise(random, 60), margin=1)
         below = [(1 + math.erf((math.log(t) + 10) / math.sqrt(2))) / 2 for t in (made.first, made.last)]
         broken.append(1 - below[0] * below[1] > made.false_alarm_bound)
