@@ -35,3 +35,8 @@ def put(text: str) -> None:
     """Print a text, what the encoding of stdout does not have as an escape."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def tell(text: str) -> None:
+    """Print a line to stderr, as :func:`printable` shows it."""
+    print(printable(text), file=sys.stderr, flush=True)

@@ -16,7 +16,9 @@ import numpy as np
 
 import hybridkv as hk
 from hybridkv import digests
+from hybridkv.replay.answers import next_turns
 from hybridkv.replay.trace import load_trace
+from hybridkv.replay.units import Units
 
 from .kept import DATA, IN_MEMORY, Try, kept
 from .mutations import mutated, mutated_json, text_of
@@ -117,9 +119,12 @@ def _traces() -> Any:
         return b"\n".join(text_of(row) for row in rows)
 
     def read(path: Path) -> None:
-        trace = load_trace(path)
+        trace = load_trace(path, partial=True)
+        assert len(Units.of(trace, next_turns(trace), 16).prompts) == len(trace.requests) > 0
         assert trace.distinct_tokens >= 0
         assert all(trace.named_tokens(request) >= 0 for request in trace.requests)
+        load_trace(path)  # refused where the other was broken
+        assert trace.broken is None
 
     return _file_try(".jsonl", [b"\n".join(lines)], make, read)
 

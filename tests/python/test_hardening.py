@@ -428,10 +428,10 @@ def test_broken_files_are_refused(tmp_path: Path, content: bytes | None, capsys:
     else:
         path.write_bytes(content)
     refused(ArgumentError, "config", lambda: CacheSpec.from_config(path))
-    assert cli.main(["replay", "--trace", str(path)]) == 2
+    assert cli.main(["replay", str(path)]) == 2
     good = tmp_path / "trace.jsonl"
     good.write_text(json.dumps({"timestamp": 0, "input_length": 32, "output_length": 1, "hash_ids": [1, 2]}))
-    assert cli.main(["replay", "--trace", str(good), "--block-tokens", "16", "--model", str(path)]) == 2
+    assert cli.main(["replay", str(good), "--block-tokens", "16", "--model", str(path)]) == 2
     assert capsys.readouterr().err.count("hybridkv replay: ") == 2
 
 
@@ -442,7 +442,8 @@ def test_broken_files_are_refused(tmp_path: Path, content: bytes | None, capsys:
         ("output_length", {"output_length": 10**15}, []),
         ("timestamp", {"timestamp": 10**400}, []),
         ("block_tokens", {}, ["--block-tokens", str(10**12)]),
-        ("windows", {}, ["--windows", "9" * 5000]),
+        ("policy", {}, ["--policy", "every:" + "9" * 5000]),
+        ("memory", {}, ["--memory", "9" * 5000]),
         ("model", {}, ["--model", "x" * 5000]),
         ("unit_tokens", {}, ["--unit-tokens", str(2**40)]),
     ],
@@ -453,7 +454,7 @@ def test_hostile_traces_and_options_are_refused(
     row = {"timestamp": 0, "input_length": 32, "output_length": 1, "hash_ids": [1, 2], **change}
     path = tmp_path / "trace.jsonl"
     path.write_text(json.dumps(row))
-    assert cli.main(["replay", "--trace", str(path), *(options or ["--block-tokens", "16"])]) == 2
+    assert cli.main(["replay", str(path), *(options or ["--block-tokens", "16"])]) == 2
     assert field in capsys.readouterr().err
 
 

@@ -94,11 +94,11 @@ def test_a_trace_of_any_name_is_replayed_in_plain_lines(tmp_path: Path, capsys: 
     trace = tmp_path / "t\x1b[2J\nok.jsonl"
     row = {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}
     trace.write_text(json.dumps(row))
-    assert cli.main(["replay", "--trace", str(trace), "--block-tokens", "512"]) == 0
+    assert cli.main(["replay", str(trace), "--block-tokens", "512"]) == 0
     told = capsys.readouterr()
     assert plain(told.out) and "\\x1b[2J\\nok" in told.out
     trace.write_text("no request")
-    assert cli.main(["replay", "--trace", str(trace)]) == cli.EXIT_REFUSED
+    assert cli.main(["replay", str(trace)]) == cli.EXIT_REFUSED
     assert plain(capsys.readouterr().err)
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_none_is_refused_and_not_waited_for(
         path.symlink_to("/dev/zero")
     for command in (["doctor", "--compare", str(path), str(path)], ["doctor", "--cache", str(path)]):
         assert cli.main(command) == cli.EXIT_REFUSED
-    assert cli.main(["replay", "--trace", str(path)]) == cli.EXIT_REFUSED
+    assert cli.main(["replay", str(path)]) == cli.EXIT_REFUSED
     assert "not a regular file" in capsys.readouterr().err
 
 

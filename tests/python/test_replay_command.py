@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hybridkv import cli
@@ -101,9 +102,9 @@ def test_pictures_are_drawn_and_not_empty(tmp_path: Path, capsys: pytest.Capture
     for name in names:
         assert f"drawn: {tmp_path / 'new' / 'folder' / name}" in told
         drawn = matplotlib.image.imread(tmp_path / "new" / "folder" / name)
-        colours = {tuple(pixel) for pixel in (drawn[::3, ::3, :3] * 255).astype(int).reshape(-1, 3)}
+        colours = (drawn[:, :, :3] * 255).astype(int) @ (1 << 16, 1 << 8, 1)
         assert min(drawn.shape[:2]) > 300
-        assert len(colours) > 20  # lines or bars, and text
+        assert np.unique(colours).size > 20  # lines or bars, and text
 
 
 @needs_matplotlib

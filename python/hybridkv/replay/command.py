@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +78,7 @@ def add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(args: argparse.Namespace) -> int:
     from hybridkv.doctor.host import version_of
-    from hybridkv.printed import printable, put
+    from hybridkv.printed import put, tell
     from hybridkv.replay import grid_report
     from hybridkv.replay.grid import replay_grid
 
@@ -89,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
     pictures = picture_folder(args.pictures)
     found = replay_grid(args.trace, grid, shown=True)
     if not found:
-        print("hybridkv replay: interrupted before the first request", file=sys.stderr)
+        tell("hybridkv replay: interrupted before the first request")
         return 1
     seconds = time.perf_counter() - began
     if target is not None:
@@ -102,7 +101,7 @@ def _run(args: argparse.Namespace) -> int:
     if pictures is not None:
         _draw(found, pictures)
     for line in grid_report.shortcomings(found, len(args.trace)):
-        print(printable(f"hybridkv replay: partial results: {line}"), file=sys.stderr)
+        tell(f"hybridkv replay: partial results: {line}")
     return _status(found, len(args.trace))
 
 
@@ -205,9 +204,9 @@ def picture_folder(text: str | None) -> Path | None:
 
 
 def _draw(found: list[TraceRuns], folder: Path) -> None:
-    from hybridkv.printed import printable
+    from hybridkv.printed import tell
     from hybridkv.replay.pictures import draw_trace
 
     for one in found:
         for path in draw_trace(one, folder):
-            print(printable(f"drawn: {path}"), file=sys.stderr)
+            tell(f"drawn: {path}")

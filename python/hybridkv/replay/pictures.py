@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of runs: effective hit rate against memory, lost tokens by cause over time, what the pools hold over time.
 
-Needs matplotlib, and imports it: import this module only where pictures are wanted.
+Needs matplotlib, which is imported where something is drawn.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hybridkv.planner.quantities import byte_text
 from hybridkv.replay.grid import Run, TraceRuns
 from hybridkv.replay.grid_report import policy_name
 from hybridkv.replay.losses import EVICTED, IN_TIER, NOT_STORED, STEPS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INK, PALE, GRID_LINE = "#24292F", "#57606A", "#EAEEF2"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -58,6 +58,9 @@ def draw_trace(one: TraceRuns, folder: Path) -> list[Path]:
 
 
 def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -117,9 +120,9 @@ def hit_rate(one: TraceRuns) -> Figure:
     every = sorted({run.lane.pools.budget_bytes for run in one.runs})
     axes.set_xscale("log")
     axes.set_xticks(every, [byte_text(size) for size in every])
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.minorticks_off()
     axes.set_ylim(0, 1.08 * max(one.ever_seen / tokens, *(axes.get_ylim()[1:]), 0.05))
-    axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+    axes.yaxis.set_major_formatter(_percent)
     axes.set_xlabel("memory for pages", fontsize=9, color=INK)
     axes.set_title(f"{one.trace.name}: part of prompt tokens saved", loc="left", fontsize=11, color=INK)
     axes.plot([], [], color=PALE, linewidth=0.9, linestyle=(0, (1, 2)), label="what hashes alone promise")
@@ -170,7 +173,7 @@ def lost(one: TraceRuns) -> Figure:
             axes.bar(edges[:-1], part, widths, base, align="edge", color=colours[name], linewidth=0, label=name)
             base += part
         axes.set_ylim(0, 1)
-        axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+        axes.yaxis.set_major_formatter(_percent)
 
     title = f"{one.trace.name}: prompt tokens of each step of time, by what became of them"
     return _panels(one, title, panel)
@@ -225,7 +228,7 @@ def states(one: TraceRuns) -> Figure:
                 label = f"{group.name} ({group.kind.name.lower()})"
                 axes.step(edges, full, where="post", color=colour, linestyle=dashes, linewidth=1.6, label=label)
         axes.set_ylim(0, 1.04)
-        axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+        axes.yaxis.set_major_formatter(_percent)
 
     return _panels(one, f"{one.trace.name}: part of each pool that holds states", panel)
 
