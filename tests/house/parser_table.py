@@ -38,6 +38,9 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
 """Files that read what others wrote, and the parsers of the fuzz runs that go through each."""
 
 OF_OURS: Mapping[str, str] = {
+    "python/hybridkv/explain/command.py": "arguments and ids of who runs it; tests/python/test_explain_command.py "
+    "has those that are none",
+    "python/hybridkv/explain/stored.py": "the name of a listing, from the eight bytes of a key that was made here",
     "python/hybridkv/adapters/transformers/reuse.py": "asks a tier for records; the core reads them",
     "python/hybridkv/cli.py": "opens the null device",
     "python/hybridkv/demo/conversations.py": "text of its own",

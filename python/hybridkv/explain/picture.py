@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A picture of an :class:`~hybridkv.explain.Explanation`: one lane for each group, and one of lengths.
 
-Needs matplotlib, and imports it: import this module only where a picture is wanted.
+Needs matplotlib, which is imported where something is drawn.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from hybridkv.explain.explanation import Explanation
 from hybridkv.explain.timeline import STATES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which readers who confuse red and green can tell apart.
 COLOURS = {
@@ -52,6 +52,9 @@ def draw(found: Explanation) -> Figure:
     -------
     matplotlib.figure.Figure
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     count = len(found.groups)
     figure = Figure(figsize=(11.0, 1.9 + 0.42 * (count + 1)), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
