@@ -18,7 +18,10 @@ from types import ModuleType
 from typing import Any
 
 FOLDER = "docs/api"
-MODULES = ("hybridkv", "alignment", "digests", "formats", "graph", "ops", "tiers")
+MODULES = (
+    "hybridkv", "alignment", "canary", "digests", "explain", "formats", "graph", "metrics", "ops", "planner", "probe",
+    "rollout", "tiers",
+)  # fmt: skip
 HEAD = "<!-- Written by tests/house/api_reference.py from the docstrings; do not edit. -->\n"
 
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)

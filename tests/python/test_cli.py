@@ -28,6 +28,7 @@ def trace(tmp_path: Path) -> str:
     path.write_text("\n".join(ROWS) + "\n")
     return str(path)
 
+
 COMMANDS = [
     "demo",
     "plan",
