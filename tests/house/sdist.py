@@ -23,7 +23,7 @@ ALLOWED = re.compile(
       | tests/golden/[\w\-]+\.hex
       | tests/data/([\w.\-]+/)*[\w.\-]+\.(csv|json|jsonl|md|yaml)
       | bench/([\w\-]+/)*[\w\-]+\.(h|hpp|cpp|py|md)
-      | docs/([\w\-]+/)*[\w\-]+\.(md|png)
+      | docs/([\w\-]+/)*[\w\-]+(\.zh-CN)?\.(md|png)
     )""",
     re.VERBOSE,
 )
