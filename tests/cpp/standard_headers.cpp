@@ -1,3 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns the precompiled standard headers of the tests.
+// Owns the precompiled standard headers of the tests; a program as they are, so that it is compiled as they are.
 #include "standard_headers.h"
+
+int main() {}

@@ -21,7 +21,6 @@ FEATURES = (
     "waits: kernels",
     "waits: format registry and negotiation",
     "waits: engine adapters",
-    "waits: events",
 )
 
 
