@@ -45,7 +45,7 @@ class Why(NamedTuple):
         That group's own block index, from the start of the prefix.
     code : str
         missing, partial, stale, expired, lagging, filling, drop, pins, in_tier, format, base, page_stride,
-        row_stride, footer, content, load, or withheld (by :mod:`hybridkv.canary`).
+        row_stride, footer, content, load or withheld.
     detail : str
         One sentence for an operator; of ABI with the fields that differ (``verdict.differences`` has all).
     """

@@ -21,6 +21,7 @@ import hybridkv as hk
 from faults.live import Live
 from faults.pages import Opened, StoredPrefix
 from hybridkv import verdict as verdict_module
+from hybridkv.canary import Bitwise, Canary, Scope
 from tier_support import HostileTier
 from tiny_models import tiny
 
@@ -208,6 +209,14 @@ def load() -> hk.Verdict:
     return offloaded(True)
 
 
+def withheld() -> hk.Verdict:
+    """A canary found windows wrong, and reads none until somebody has looked."""
+    opened = stored_prefix().opened()
+    canary = Canary(opened.cache, rate=0.0, compare=Bitwise())
+    canary.trip(Scope("group", "swa"))
+    return given_back(opened.match("off"))
+
+
 def _leased(opened: Opened) -> hk.Lease:
     lease = opened.match("off").lease
     assert lease is not None
@@ -232,6 +241,7 @@ SEEN: dict[str, tuple[Callable[[], hk.Verdict], hk.Check, hk.StateKind, str, int
     "footer": (footer, C.ALIGNED, K.COMPRESSED, "hca", 0, 0),
     "content": (content, C.INTEGRITY, K.TAIL, "hca_tail", SPAN, 0),
     "in_tier": (in_tier, C.COMPLETE, K.DISK, "csa", 1, 16),
+    "withheld": (withheld, C.INTEGRITY, K.WINDOW, "swa", 0, 0),
     "load": (load, C.INTEGRITY, K.DISK, "csa", 1, 16),
 }
 """By code: how it comes about, and what names it: check, kind, group, own block, tokens that stay usable."""

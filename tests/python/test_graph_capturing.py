@@ -115,6 +115,7 @@ REFUSED: dict[str, Callable[[World], Any]] = {
     "ops.fingerprint": lambda w: hk.ops.fingerprint(w.engine.pools["full"], w.ids, np.zeros(1, np.int64)),
     "ops.convert": _convert,
     "ops.compress_tail": lambda w: a_call(5, 4, True, PUBLISHED["bfloat16"], most_rows=8).run(),
+    "HybridCache.stranded": lambda w: w.cache.stranded(),
 }
 """Whose pages or bytes are another's afterwards, or that decide, once, what a replay would have to decide each time."""
 
@@ -126,6 +127,8 @@ HARMLESS: dict[str, Callable[[World], Any]] = {
     "HybridCache.leaks": lambda w: w.cache.leaks(),
     "HybridCache.live": lambda w: w.cache.live(),
     "HybridCache.metrics": lambda w: w.cache.metrics(),
+    "HybridCache.events": lambda w: w.cache.events(),
+    "HybridCache.explain": lambda w: w.cache.explain(w.keys),
     "HybridCache.preemption_order": lambda w: w.cache.preemption_order(),
     "HybridCache.restorable": lambda w: w.cache.restorable(w.keys),
     "HybridCache.verify": lambda w: w.cache.verify(),

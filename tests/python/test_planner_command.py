@@ -266,7 +266,8 @@ def test_what_is_said_beside_a_trace_stands_over_it(capsys: pytest.CaptureFixtur
 
 def test_bad_lines_of_a_trace_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad.jsonl"
-    path.write_text('{"timestamp": 0, "input_length": 16, "output_length": 0, "hash_ids": [0]}\n{"timestamp": -1}\n')
+    good = '{"timestamp": 0, "input_length": 16, "output_length": 0, "hash_ids": [0]}\n'
+    path.write_text(good + good.replace('"timestamp": 0', '"timestamp": -1'))
     assert cli.main(["plan", FLASH, "--memory", "1GiB", "--trace", str(path)]) == 2
     assert "bad.jsonl:2: timestamp" in capsys.readouterr().err
 

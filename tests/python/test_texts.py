@@ -193,7 +193,7 @@ _RESULTS = {
     "Busy", "Choice", "Closed", "FillClosed", "FlushResult", "Holder", "IdentityChange", "KernelContract", "Leak",
     "LeaseExpired", "Metrics", "NotAdmitted", "OutOfPages", "PagePlan", "Plan", "RestoreRefused", "Slots", "SpecError",
     "StaleIdentity", "Ticket", "TierError", "Transfer", "TransferResult", "UnsupportedModel", "ArgumentError",
-    "HybridKVError", "Fill", "EvictionPolicy", "LruPolicy",
+    "HybridKVError", "Fill", "EvictionPolicy", "LruPolicy", "Departure", "Explanation", "StaticChecks",
 }  # fmt: skip
 """Made by the package, and read by those who call."""
 

@@ -111,7 +111,7 @@ def test_the_events_reach_what_they_are_for() -> None:
     """The lists hold enough of every kind of thing for agreement to mean something."""
     seen: dict[str, int] = {}
     for kind in KINDS:
-        for seed in range(15):
+        for seed in range(25):
             world = drive(kind, seed)
             metrics: Any = world.cache.metrics()
             for name in ("effective_hits", "withdrawn", "duplicates", "published", "retired", "misses"):

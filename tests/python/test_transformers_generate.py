@@ -50,7 +50,6 @@ def played(name: str) -> Tally:
 def test_generate_gives_the_tokens_of_the_model(name: str) -> None:
     tally = played(name)
     assert tally.wrong == []
-    assert tally.evictions > 15 * PLAYED
     assert tally.reused_tokens > tally.prompt_tokens // 4
     assert tally.mixed_calls > PLAYED and tally.padded_rows > 3 * PLAYED
     assert tally.edits > 0 and tally.early_ends > 0
@@ -63,7 +62,7 @@ def test_all_conversations_together(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\ngenerate: {total.told()}")
     assert total.conversations == TOTAL
     assert total.ties <= total.conversations // 100
-    assert total.replayed_tokens > 0
+    assert total.replayed_tokens > 0 and total.evictions > 300
 
 
 # -- shapes of windows, units and pools that no sane model has ------------------------------------------
