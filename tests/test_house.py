@@ -243,7 +243,9 @@ def test_a_cpp_test_outside_the_glob_is_caught(copy: Path, tmp_path: Path) -> No
     assert "block.seeded_test: not registered with ctest" in registered.ctest(copy, tmp_path / "build")
 
 
-def test_pytest_collects_from_every_test_file() -> None:
+def test_pytest_collects_from_every_test_file(request: pytest.FixtureRequest) -> None:
+    if set((ROOT / "tests").rglob("test_*.py")) <= {item.path for item in request.session.items}:
+        return  # this run did
     found = registered.pytest(ROOT)
     assert not found, "\n".join(found)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def _ratchet(sizes: dict[str, int], exceptions: dict[str, int], limit: int) -> l
     return found
 
 
+@functools.lru_cache(maxsize=4096)  # a seeded copy of the tree differs in one file
 def python_functions(text: str) -> list[tuple[str, int]]:
     """Return (name, lines) of every function, docstring not counted."""
     measured = []
@@ -75,6 +77,7 @@ def python_functions(text: str) -> list[tuple[str, int]]:
     return measured
 
 
+@functools.lru_cache(maxsize=4096)
 def cpp_functions(text: str) -> list[tuple[str, int]]:
     """Return (name, lines) of every outermost function body: from its opening brace to its closing one.
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is absent: images are of its caches")
@@ -12,7 +14,9 @@ import torch
 from image_support import compare
 from tiny_models import ARCHITECTURES
 
-V4_PREFIXES = (*range(1, 72), 96, 127, 128, 129, 255, 256)
+SOAK = os.environ.get("HYBRIDKV_SOAK") == "1"
+SHORT = range(1, 72) if SOAK else (*range(1, 6), *range(12, 21), 31, 32, 33, 47, 48, 49, *range(62, 72))
+V4_PREFIXES = (*SHORT, 96, 127, 128, 129, 255, 256)
 PREFIXES = (1, 2, 3, 7, 15, 16, 17, 31, 50, 64, 100)
 FEW = (3, 17, 40)
 
@@ -27,7 +31,7 @@ def check(name: str, prefixes: tuple[int, ...], dtype: torch.dtype | None = None
 
 
 @pytest.mark.parametrize("name", ["deepseek_v4", "deepseek_v4_w32"])
-def test_v4_goes_on_bit_for_bit_at_every_prefix(name: str) -> None:
+def test_v4_goes_on_bit_for_bit_wherever_it_is_cut(name: str) -> None:
     check(name, V4_PREFIXES)
 
 
