@@ -275,7 +275,7 @@ void HybridCache::explain_dead_end(const MatchScratch& scratch, std::int64_t abo
   const std::int64_t step = layout_.step_tokens(), exactly = scratch.question->exactly;
   if (exactly % step != 0 && exactly >= 0) return;  // a tip's own record was asked for
   const std::int64_t longest = std::min(obtainable_tokens(scratch), s.limit - 1) / step * step;
-  if (exactly >= 0) above = std::min(longest, exactly) - step;
+  if (exactly >= 0) above = std::max<std::int64_t>(std::min(longest, exactly) - step, 0);  // no key ends at 0
   std::int64_t at = longest;
   for (std::int64_t t = longest; t > above; t -= step) {
     if (ask_tier(key_at(layout_, *scratch.question->keys, t), RecordKind::Boundary) == TierAnswer::Absent)
